@@ -1,4 +1,4 @@
-"""What all collectives do: check the arguments, agree on them between ranks, run in turn.
+"""The frame of all collectives: check the arguments, agree on them between ranks, run in turn.
 
 A collective is a generator with one `yield`. Before it, the collective checks this rank's arguments
 and raises for what is wrong; behind it, all ranks have made the same call, and it sends.
@@ -46,12 +46,12 @@ class Call:
         self, name: str, group: ProcessGroup | None, check: bool | None, steps: Steps
     ) -> None:
         check_group(group, f"{name}: ")
-        self.steps = steps  # and in it the caller's tensors, until `wait()`
+        self.steps = steps  # holds the caller's tensors, until `wait()`
         self.name, self.group, self.log = name, group, _log
         self.rank, self.ranks = dist.get_rank(group), dist.get_world_size(group)
         self.checked = self.ranks > 1 and agreement.wanted(check)
-        self.facts = {"the call": name}  # on which all ranks must agree
-        self.choice: Choice | None = None  # of an algorithm, where there are several
+        self.facts = {"the call": name}  # the values on which all ranks must agree
+        self.choice: Choice | None = None  # where there are several algorithms
         self.device = wire_device(group)
         self.tensors: list[torch.Tensor] = []
         self.outputs: list[torch.Tensor] = []  # the tensors that are written
@@ -68,9 +68,9 @@ class Call:
         root = 0 if rank is None else rank
         if root not in known:
             raise ValueError(f"{argument} must be one of the group's ranks {known}, got {root!r}")
-        found = known.index(root)
-        self.agree_on("the root", f"rank {ranks[found]}")
-        return found
+        index = known.index(root)
+        self.agree_on("the root", f"rank {ranks[index]}")
+        return index
 
     def takes(
         self, argument: str, tensor: torch.Tensor, *, written: bool, any_shape: bool = False
@@ -148,12 +148,12 @@ def collective(
         next(phases)
     except (TypeError, ValueError, RuntimeError) as error:
         problem = error
-    noted = recorder.entered(name, members(group), call.tensors, call.facts)
+    entry = recorder.entered(name, members(group), call.tensors, call.facts)
 
     def body() -> None:
         where = f"rank {dist.get_rank()}: {name}"
         # In inference mode there are no gradients, and tensors made in it may be written.
-        with noted, torch.inference_mode():
+        with entry, torch.inference_mode():
             if call.checked:
                 waits = call.choice is not None and call.choice.begins_with_barrier()
                 agreement.agree(call.facts, problem, group, has_barrier=waits)
@@ -161,9 +161,9 @@ def collective(
                 raise type(problem)(f"{where}: {problem}") from problem
             try:
                 next(phases, None)
-            except MismatchError:  # of `match`, or at a first barrier in shared memory
+            except MismatchError:  # raised by `match`, or at a first barrier in shared memory
                 raise
-            except ValueError as error:  # that all find out together: they share no memory
+            except ValueError as error:  # found by all ranks together: they share no memory
                 raise ValueError(f"{where}: {error}") from error
 
     work = in_order(members(group), body, call.device, async_op)

@@ -30,7 +30,7 @@ from minidist.schedule.program import program_of
 TABLES = {"all_reduce": ALL_REDUCE, "reduce_scatter": REDUCE_SCATTER, "all_gather": ALL_GATHER}
 CHOSEN = ("shared_memory", "auto")  # what `algorithm=` may name besides the tables' schedules
 SIZES = (1 << 12, 1 << 17, 1 << 21)  # bytes of the tensors that are measured
-WARM, TIMES = 3, 7  # runs of each
+WARM, TIMES = 3, 7  # runs to warm up, and to measure
 
 
 @dataclass(frozen=True, repr=False)
@@ -93,7 +93,7 @@ class Choice:
     """
 
     collective: str
-    algorithm: str  # as the caller names it
+    algorithm: str  # the caller's name for it
     nbytes: int
     device: torch.device  # where the memory is that is sent
     group: ProcessGroup | None
@@ -119,7 +119,7 @@ _known: WeakKeyDictionary[ProcessGroup, dict[str, Explain]] = WeakKeyDictionary(
 
 
 def _calibrated(group: ProcessGroup | None, device: torch.device) -> Explain:
-    """What explains the group's choices, and keeps them; the first call, on all ranks, measures."""
+    """The group's predictions, made once and kept; the first call, on all ranks, measures."""
     known = _known.setdefault(members(group), {})
     if device.type not in known:
         known[device.type] = lru_cache(maxsize=None)(_calibrate(group, device))

@@ -26,7 +26,7 @@ class Handle(Timed, Protocol):
         """Return when the result is in place, in the order of the device's current stream."""
 
 
-Pending = Handle | None  # of an asynchronous call; None when the result is in place
+Pending = Handle | None  # an asynchronous call's; None when the result is in place
 Start = Callable[[bool], Pending]  # a call that still wants its `async_op`
 
 
@@ -39,7 +39,7 @@ class Comm(Protocol):
     """
 
     group: ProcessGroup | None  # None: the default group
-    rank: int  # in the group
+    rank: int  # this one's number in the group
     ranks: int
 
     def broadcast(self, tensor: Tensor, group_src: int = 0, async_op: bool = False) -> Pending:

@@ -22,7 +22,7 @@ class Counted(Around):
     def __init__(self, comm: Comm) -> None:
         super().__init__(comm)
         self.calls: list[CountedCall] = []
-        self._logs: list[list[Sent]] = []  # of each call: an asynchronous one goes on writing
+        self._logs: list[list[Sent]] = []  # one per call: an asynchronous one goes on writing
 
     @property
     def bytes_sent(self) -> int:

@@ -62,7 +62,7 @@ def check_replicas(module: nn.Module, step: int | None = None, *, buffers: bool 
             and the step; or that the ranks are not at the same step.
     """
     step = getattr(module, "steps", None) if step is None else step
-    comm = Ours(getattr(module, "process_group", None))  # of a DDP, or all ranks
+    comm = Ours(getattr(module, "process_group", None))  # a DDP's ranks, or all
     net: Any = module.module if hasattr(module, "process_group") else module
     entries = _entries(net, content=True, buffers=buffers)
     sides = _first_difference([Entry("", "the number of the step", str(step)), *entries], comm)
@@ -111,7 +111,7 @@ def _entries(module: nn.Module, *, content: bool = False, buffers: bool = True) 
     return found
 
 
-_NOTHING = Entry("", "nothing more", "")  # of a rank that has fewer
+_NOTHING = Entry("", "nothing more", "")  # stands for those that a rank has fewer
 Side = tuple[Entry, list[int]]  # an entry, and the global ranks that have it
 
 

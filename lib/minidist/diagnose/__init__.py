@@ -1,4 +1,4 @@
-"""What helps when ranks disagree or hang: their last collectives, their stacks, one sentence.
+"""Help when ranks disagree or hang: their last collectives, their stacks, one sentence.
 
 Each rank runs inside `with minidist.diagnose.record("flight"):`. While they hang, or after they
 have died, `python -m minidist.diagnose flight` says what is wrong.

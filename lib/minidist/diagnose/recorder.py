@@ -41,7 +41,7 @@ from minidist.launch.outcome import only_echoes
 STATE, LINE, KEPT = 8, 1024, 64  # bytes of a state and of a line; calls in the ring
 STACK_SIGNAL = signal.SIGUSR2  # on it a rank writes down where it stands
 BACKEND_SELECT: Any = torch._C.DispatchKey.BackendSelect
-OPERATORS = (  # of c10d: all that return a Work, but for send and recv
+OPERATORS = (  # all in c10d that return a Work, but for send and recv
     "allreduce_ allreduce_coalesced_ broadcast_ reduce_ allgather_ _allgather_base_ gather_ "
     "allgather_coalesced_ allgather_into_tensor_coalesced_ reduce_scatter_ _reduce_scatter_base_ "
     "reduce_scatter_tensor_coalesced_ scatter_ alltoall_ alltoall_base_ barrier"

@@ -34,7 +34,7 @@ class RecordedCall:
     group: str
     order: int
     time: float
-    members: list[int]  # of the group
+    members: list[int]  # ranks of the group
     how: str = ""  # its operation and root
 
     @property
@@ -50,7 +50,7 @@ class RecordedCall:
 
 @dataclass(frozen=True)
 class Rank:
-    """What is known of a rank: `state` is running, returned, raised, ended (by SIGTERM) or gone.
+    """The record of a rank: `state` is running, returned, raised, ended (by SIGTERM) or gone.
 
     Or it is echoed: the rank raised what only shows that another one has failed.
     """
@@ -141,7 +141,7 @@ def _locked(file: Path) -> bool:
 
 
 def sentence(ranks: Sequence[Rank]) -> str:
-    """What is wrong, as far as the records tell: the first of these that holds.
+    """The verdict, as far as the records tell: the first of these that holds.
 
     Ranks have made different calls; one is gone or has raised; one has not come where others wait.
     """
@@ -175,7 +175,7 @@ def _rows(ranks: Sequence[Rank]) -> dict[tuple[str, int], Row]:
 
 
 def _difference(row: Row) -> str | None:
-    """What ranks have called differently; with all_to_all, tensors may differ."""
+    """The difference between ranks' calls; with all_to_all, tensors may differ."""
     if len(names := _sides(row, "numbered")) > 1:
         return _versus(names, "at")
     [name] = names
@@ -186,7 +186,7 @@ def _difference(row: Row) -> str | None:
 
 
 def _sides(row: Row, given: str) -> dict[str, list[int]]:
-    """What the ranks say, if anything → which of them, the fewest first."""
+    """Values of the field `given`, unless empty → the ranks that have them, the fewest first."""
     sides: dict[str, list[int]] = {}
     for rank in sorted(row):
         if said := getattr(row[rank], given):

@@ -1,4 +1,4 @@
-"""What lets a launch leave nothing behind: Ctrl-C that waits its turn, and a job's folder."""
+"""Cleanup, so that a launch leaves nothing behind: Ctrl-C waits its turn; a job's folder goes."""
 
 import signal
 import subprocess

@@ -1,4 +1,4 @@
-"""What a rank prints: a pipe, of which the launcher keeps the first lines and the last."""
+"""A rank's output: a pipe, of which the launcher keeps the first lines and the last."""
 
 import multiprocessing
 import os

@@ -23,7 +23,7 @@ from minidist.launch.outcome import Died, Outcome
 PRELOAD = ["minidist.launch.preload"]  # what the server imports
 
 BEGUN, REPORTED = b".", b"!"  # what a process says to its launcher
-PR_SET_CHILD_SUBREAPER = 36  # of linux/prctl.h
+PR_SET_CHILD_SUBREAPER = 36  # from linux/prctl.h
 
 _starting = threading.Lock()
 

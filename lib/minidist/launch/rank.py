@@ -1,4 +1,4 @@
-"""What runs in each process that `launch` starts: set the rank up, run the function, report."""
+"""The process of a rank, which `launch` starts: set the rank up, run the function, report."""
 
 import ctypes
 import faulthandler

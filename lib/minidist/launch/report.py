@@ -1,4 +1,4 @@
-"""What a launch says of ranks that failed or hang: where each stands in the user's own code.
+"""A launch's report on ranks that failed or hang: where each stands in the user's own code.
 
 Ranks in the same place are named together, the odd ones first. Calls inside minidist, torch and
 Python's library are left to the error's `details`.
@@ -31,7 +31,7 @@ WAKES, COMPUTES = 3, 0.05  # times and seconds in between, of a rank that is cal
 REPLY = 0.5  # seconds that the ranks have to say where they stand
 CALLER = rank_process.__file__.encode("ascii", "backslashreplace").decode()  # as faulthandler does
 
-Outcomes = Sequence[Outcome | None]  # of ranks; None: not ended yet
+Outcomes = Sequence[Outcome | None]  # one per rank; None: not ended yet
 Moved = tuple[int, float]  # wakes and seconds
 
 
@@ -98,7 +98,7 @@ def stacks_of(job: Job, outcomes: Outcomes, patience: float) -> dict[int, list[F
 
 
 def ask_for_stacks(files: Mapping[int, Path], number: int, patience: float) -> list[str]:
-    """What processes append to their files when they get a signal that faulthandler answers."""
+    """Texts that processes append to their files on a signal that faulthandler answers."""
     before = [len(read_text(file)) for file in files.values()]
     for pid in files:
         with suppress(ProcessLookupError):  # it has just gone

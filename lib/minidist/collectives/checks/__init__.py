@@ -1,1 +1,1 @@
-"""What is refused before the first message: tensors, and calls on which the ranks disagree."""
+"""Checks before the first message: of tensors, and that all ranks make the same call."""

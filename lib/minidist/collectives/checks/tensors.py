@@ -1,4 +1,4 @@
-"""What a collective accepts as tensors, and the exceptions for what it does not."""
+"""Tensors that a collective accepts, and the exceptions for those that it does not."""
 
 from collections.abc import Mapping, Sequence
 from math import prod

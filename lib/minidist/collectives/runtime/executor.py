@@ -101,7 +101,7 @@ def execute(
             flight.land()
     except RuntimeError as error:
         if flight.at is None or isinstance(error, torch.AcceleratorError | torch.OutOfMemoryError):
-            raise  # of a kernel, maybe the caller's own
+            raise  # an error of a kernel, maybe the caller's own
         _kept.inboxes = None  # a late message may still be written there
         raise flight.failure(flight.at, error) from error
 
@@ -135,7 +135,7 @@ class _Flight:
         self.prog, self.reduce, self.group, self.on_gpu = prog, reduce, group, on_gpu
         self.members = members(group)
         self.loads: deque[_Load] = deque()
-        self.at: Post | None = None  # whose messages we post or wait for; None while reducing
+        self.at: Post | None = None  # the one that we post or wait for; None while reducing
 
     def receive(self, load: _Load) -> None:
         if not (load.received or self.on_gpu):

@@ -111,7 +111,7 @@ class _Queue:
         self.last: ref[Future[None]] | None = None  # weak: a failure holds on to its group
         self.ended: StreamEvent | None = None  # the last one on a GPU
         self.held: deque[_Task] = deque()  # [Note: held until done]; empty on the CPU
-        self.stream = lru_cache(torch.cuda.Stream)  # of a device: [Note: streams]
+        self.stream = lru_cache(torch.cuda.Stream)  # one per device: [Note: streams]
 
     def append(self, body: Body, device: torch.device, at_once: bool) -> Work:
         task = _Task(body, device)
