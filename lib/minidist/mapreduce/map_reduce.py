@@ -34,7 +34,7 @@ Partition = Callable[[Any, int], int]
 
 @dataclass(frozen=True, eq=False)
 class MapReduced:
-    """What a job has produced, and what it has sent."""
+    """A job's results, and its traffic."""
 
     parts: list[dict[Any, Any]]  #: what each reducer made, in the order of the inputs
     emitted: int  #: pairs that the mapper gave, before the combiner

@@ -1,1 +1,1 @@
-"""What a rank holds: predicted and measured."""
+"""A rank's memory: predicted and measured."""

@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_leaves
 
 
 class Rule(NamedTuple):
-    inputs: tuple[int, ...] = ()  # which of its arguments
+    inputs: tuple[int, ...] = ()  # places of arguments that are kept
     output: bool = False
     beside: Callable[[torch.Tensor], int] = lambda first: 0  # bytes made of its first argument
 

@@ -39,7 +39,7 @@ from minidist.profiler.spans import Span
 from minidist.profiler.timeline import CPU, timeline
 
 PRIVATE_FLAG = "FLAGS_caffe2_report_cpu_memory_usage"
-CPU_TYPE = 0  # of torch's device types
+CPU_TYPE = 0  # the CPU's number among torch's device types
 PROBES = 5
 Points = list[tuple[float, int]]  # (seconds, bytes), after each change that was seen
 

@@ -1,4 +1,4 @@
-"""What a rank should take to train a module, under each strategy, in bytes.
+"""Memory that a rank should take to train a module, under each strategy, in bytes.
 
 There are no processes where memory is predicted and, for a large model, no memory. But the layouts
 are the very ones that the wrappers use: the flat one of ZeRO's buckets, the rows of FSDP's units.
@@ -145,7 +145,7 @@ class _Group:
         laid = layout([each.shape for each in own], ranks, rank)
         self.padded, self.shard = laid.padded, laid.shard_numel
         pieces = laid.pieces(torch.empty(self.shard, device="meta"))
-        self.own = sum(piece.numel() for piece in pieces)  # of the shard, without padding
+        self.own = sum(piece.numel() for piece in pieces)  # elements of the shard without padding
 
     def weigh(self, policy: DtypePolicy | None, optimizer: str, fsdp: bool) -> None:
         if policy is None:

@@ -117,7 +117,7 @@ def bytes_each(policy: DtypePolicy = FP32, optimizer: str = "adam", foreach: boo
 
 
 def share(model: StateBytes, ranks: int, stage: int) -> StateBytes:
-    """What a rank holds of the state when ZeRO shards parts of it over `ranks`, without padding.
+    """A rank's part of the state when ZeRO shards parts of it over `ranks`, without padding.
 
     Args:
         model: the state of the whole model, as `state` gives it.

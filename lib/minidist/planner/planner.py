@@ -22,14 +22,14 @@ from minidist.planner.sizes import Sizes, above_zero, check_sizes
 from minidist.planner.split import Split, check_split
 from minidist.schedule.checks import amount, whole_number
 
-WIDTH = 80  # of a printed line
-CLOSE = 0.95  # of the fastest strategy's rate: then the simpler one is taken
-ROOM = 0.9  # of a GPU's memory: what fragments, and CUDA and NCCL themselves, need the rest
+WIDTH = 80  # characters in a printed line
+CLOSE = 0.95  # share of the fastest rate at which a simpler strategy is preferred
+ROOM = 0.9  # share of a GPU's memory; fragments, and CUDA and NCCL themselves, need the rest
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a rank would hold, send and take in a step under one strategy."""
+    """A rank's memory, traffic and time in a step under one strategy."""
 
     memory: dict[str, float]  #: bytes by part, as `formulas.memory` has them
     peak: float  #: the most bytes at a time

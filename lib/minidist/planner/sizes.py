@@ -1,4 +1,4 @@
-"""What a plan needs to know of a model: a handful of numbers, counted or in closed form."""
+"""The numbers that a plan needs of a model: a handful, counted or in closed form."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def check_module(module: nn.Module, sample: Tensor, units: Sequence[str]) -> Non
 
 
 def _first(output: object) -> Tensor:
-    """What a loss is computed of: the first tensor with a gradient in what a module returns."""
+    """The tensor that a loss is computed of: the first with a gradient in a module's output."""
     leaves = tree_leaves(dict(output) if isinstance(output, Mapping) else output)
     for leaf in leaves:
         if isinstance(leaf, Tensor) and leaf.requires_grad:
@@ -218,7 +218,7 @@ class _Masked(TorchFunctionMode):
 
 
 def _kept(module: nn.Module, given: Inputs) -> float:
-    """What forward keeps, in elements of the parameters' dtype; by the rules if they know all."""
+    """Memory kept by forward, in elements of the parameters' dtype; by the rules if they apply."""
     tensors = _on_meta(module)
 
     def forward() -> Any:

@@ -1,1 +1,1 @@
-"""What happened when, on every rank."""
+"""A record of what happened when, on every rank."""

@@ -1,4 +1,4 @@
-"""What ran when, on which lane of which rank: spans, what is computed from them, a file of them."""
+"""Spans: what ran when, on which lane of which rank; numbers computed from them, a file of them."""
 
 import json
 import os

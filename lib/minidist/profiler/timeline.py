@@ -78,7 +78,7 @@ class Timeline:
 
     @property
     def spans(self) -> list[Span]:
-        """What has ended so far, sorted by start; the list can be pickled."""
+        """The spans that have ended so far, sorted by start; the list can be pickled."""
         waiting, self.noted = self.noted, []
         for lane, name, what in waiting:
             if times := what.span:

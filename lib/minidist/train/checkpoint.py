@@ -41,7 +41,7 @@ class Checkpoints:
         self._lock: Lock | None = None
         self._thread, self._pending = ThreadPoolExecutor(1), Future[None]()
         self._pending.set_result(None)
-        self._group = dist.new_group(backend="gloo")  # of its own: training talks meanwhile
+        self._group = dist.new_group(backend="gloo")  # its own, as training talks meanwhile
         newest, problem = [0], ""
         if dist.get_rank() == 0:
             try:
@@ -108,7 +108,7 @@ class Checkpoints:
             raise
 
     def _made(self, parts: Mapping[str, Part]) -> dict[str, Any]:
-        """What tells this run from another one: flags, and the parameters' shapes."""
+        """The facts that tell this run from another one: flags, and the parameters' shapes."""
         flags = {f"--{name}": getattr(self.options, name) for name in (*MODEL, *NUMBERS)}
         return flags | {f"'{name}'": list(part.shape) for name, part in parts.items()}
 
@@ -124,7 +124,7 @@ class Checkpoints:
         return ", ".join(others)
 
     def _instead_of(self, newest: str) -> str:
-        """What to do if the newest checkpoint is damaged."""
+        """Advice for when the newest checkpoint is damaged."""
         for step in reversed(finished(self.folder)[:-1]):
             good = self.folder / f"step-{step}"
             with suppress(DamagedError):
@@ -134,7 +134,7 @@ class Checkpoints:
         return "no other checkpoint there is whole"
 
     def _write(self, where: Path, pieces: Mapping[str, Piece], made: dict[str, Any]) -> None:
-        """What the thread does; TrainError on all ranks if one of them cannot."""
+        """The thread's work: write a checkpoint; TrainError on all ranks if one of them cannot."""
         aside, mine = where.with_name(where.name + UNFINISHED), list[Stored]()
         everyones: list[Any] = [None] * dist.get_world_size()
 
@@ -163,7 +163,7 @@ class Checkpoints:
 
 
 def problem_of(action: Callable[[], None]) -> str:
-    """What goes wrong when something is done; "" if nothing does."""
+    """The problem that comes up when `action` runs; "" if none does."""
     try:
         action()
     except (OSError, ValueError, DamagedError, TrainError) as error:

@@ -64,4 +64,4 @@ class Lock:
         return "a run that has just ended"  # and has deleted the file that we opened
 
 
-_held: dict[Path, Lock] = {}  # by this process
+_held: dict[Path, Lock] = {}  # this process's locks

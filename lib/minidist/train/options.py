@@ -1,4 +1,4 @@
-"""What can be chosen about a run: each field is a flag of `python -m minidist.train`."""
+"""Options of a run: each field is a flag of `python -m minidist.train`."""
 
 import logging
 import math
@@ -68,7 +68,7 @@ def check(options: Options, ranks: int) -> None:
         if (got := getattr(options, name)) not in choices:
             raise TrainError(f"--{name}: expected one of {', '.join(choices)}, got {got!r}")
     counts = ("width", "layers", "heads", "context", "batch", "accumulate", "shard", "every")
-    limits = {"context": len(text()), "seed": 2**63}  # of the text; of torch's generators
+    limits = {"context": len(text()), "seed": 2**63}  # length of the text; torch's seeds
     for name in (*counts, "steps", "lr", "seed", "clip"):
         least, limit = int(name in counts), limits.get(name, math.inf)
         if not least <= (number := getattr(options, name)) < limit:

@@ -1,4 +1,4 @@
-"""What rank 0 reports of a run: the log, the plot, and a last line."""
+"""Rank 0's report of a run: the log, the plot, and a last line."""
 
 import json
 from io import TextIOWrapper

@@ -1,4 +1,4 @@
-"""What a checkpoint is on a disk: a file of numbers from each rank, and an index of the pieces.
+"""A checkpoint on a disk: a file of numbers from each rank, and an index of the pieces.
 
 Every tensor is there flattened, under the bare model's name, as ranges of its elements: pieces. So
 what one strategy wrote on four ranks another one reads on three; each rank reads what it needs.
@@ -116,7 +116,7 @@ def write_index(folder: Path, index: Index) -> None:
 
 
 def read_index(folder: Path) -> Index:
-    """What lies where; DamagedError if it is not what was written."""
+    """The index of a checkpoint; DamagedError if it is not what was written."""
     try:
         found = json.loads((folder / INDEX).read_text())
         if found["checksum"] != zlib.crc32(json.dumps(found["index"]).encode()):

@@ -28,11 +28,11 @@ from minidist.train.options import Options
 
 
 class Part(NamedTuple):
-    """What this rank keeps of a parameter: its elements from `start` on, as many as there are."""
+    """This rank's part of a parameter: its elements from `start` on, as many as there are."""
 
-    parameter: Tensor  # as the optimizer has it
+    parameter: Tensor  # the optimizer's
     start: int
-    shape: torch.Size  # of the full parameter
+    shape: torch.Size  # that of the full parameter
 
 
 @dataclass
@@ -43,9 +43,9 @@ class Wrapped:
     optimizer: AdamW | ZeroOptimizer
     accumulating: Callable[[], AbstractContextManager[Any]]  # around a backward that sends nothing
     parts: Callable[[], dict[str, Part]]
-    state: dict[Any, Any]  # of the optimizer that has the parts' parameters
+    state: dict[Any, Any]  # moments in the optimizer that has the parts' parameters
     comms: Sequence[Counted] = ()  # none: PyTorch's backend does not report what it sends
-    casts: bool = False  # to `precision` by itself, so the loop does not autocast
+    casts: bool = False  # True if it casts to `precision` itself: the loop does not autocast
     clip: Callable[[nn.Module, float], Tensor] = clip_grad_norm_
     loaded: Callable[[], object] = lambda: None  # called when the parts have been read
 

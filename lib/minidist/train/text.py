@@ -29,7 +29,7 @@ def seed_of(*numbers: int) -> int:
 def rows_of(
     ids: torch.Tensor, step: int, *, rows: int, context: int, seed: int, rank: int, ranks: int
 ) -> torch.Tensor:
-    """What a rank reads in a step, [rows / ranks, context + 1]; that the rows divide is checked.
+    """A rank's rows of a step, [rows / ranks, context + 1]; that the rows divide is checked.
 
     It depends on nothing else, so a run that goes on at a step needs no replay of those before; and
     all ranks together read the same `rows` rows, however many ranks there are.
