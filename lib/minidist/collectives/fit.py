@@ -66,8 +66,8 @@ def fit(measured: Sequence[Measurement], topology: Callable[[Link], Topology]) -
             f"fit: {len(measured)} measurements cannot tell the figures apart: they must differ "
             "in the bytes of a message"
         )
-    found = _non_negative(design)
-    return AlphaBeta(Link(*found.tolist()), tuple((design @ found - 1).tolist()))
+    best = _non_negative(design)
+    return AlphaBeta(Link(*best.tolist()), tuple((design @ best - 1).tolist()))
 
 
 def _non_negative(design: Floats) -> Floats:

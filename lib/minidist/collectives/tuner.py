@@ -137,8 +137,10 @@ def _calibrate(group: ProcessGroup | None, device: torch.device) -> Explain:
         prog = program_of(make, ranks, dist.get_rank(group))
         for nbytes in SIZES:
             flat = torch.zeros(nbytes // 4, device=device)
-            took = _slowest(partial(execute, prog, flat, torch.Tensor.add_, group), device, group)
-            measured.append(Measurement(make(ranks), nbytes, took))
+            slowest = _slowest(
+                partial(execute, prog, flat, torch.Tensor.add_, group), device, group
+            )
+            measured.append(Measurement(make(ranks), nbytes, slowest))
     fitted = fit(measured, network)
     basis = (
         f"fitted here: {1e6 * fitted.link.alpha:.0f} us a message and "
@@ -148,22 +150,22 @@ def _calibrate(group: ProcessGroup | None, device: torch.device) -> Explain:
     lines = _in_memory(group) if one_memory else {}
 
     def explained(collective: str, nbytes: int) -> Explanation:
-        found = predicted(collective, nbytes, ranks, network(fitted.link))
+        times = predicted(collective, nbytes, ranks, network(fitted.link))
         if lines:
             start, slope = lines[collective]
-            found["shared_memory"] = start + slope * nbytes
-        return Explanation(collective, nbytes, ranks, found, basis)
+            times["shared_memory"] = start + slope * nbytes
+        return Explanation(collective, nbytes, ranks, times, basis)
 
     return explained
 
 
 def predicted(collective: str, nbytes: int, ranks: int, topology: Topology) -> dict[str, float]:
-    found = {}
+    times = {}
     for name, make in TABLES[collective].items():
         if name != "hierarchical":
             options = {"segments": segments(nbytes)} if name == "double_tree" else {}
-            found[name] = seconds(make(ranks, **options), nbytes, topology)
-    return found
+            times[name] = seconds(make(ranks, **options), nbytes, topology)
+    return times
 
 
 def _in_memory(group: ProcessGroup | None) -> dict[str, tuple[float, float]]:
@@ -180,11 +182,11 @@ def _in_memory(group: ProcessGroup | None) -> dict[str, tuple[float, float]]:
         }
         for name, run in calls.items():
             times[name].append(_slowest(run, whole.device, group))
-    found = {}
+    lines = {}
     for name, each in times.items():
         slope, start = np.polyfit(SIZES, each, 1, w=1 / np.array(each))  # the relative error
-        found[name] = max(0.0, float(start)), max(0.0, float(slope))
-    return found
+        lines[name] = max(0.0, float(start)), max(0.0, float(slope))
+    return lines
 
 
 def _slowest(run: Callable[[], object], device: torch.device, group: ProcessGroup | None) -> float:

@@ -21,11 +21,11 @@ from minidist.comm.comm import Comm, Handle
 
 def gather_objects(comm: Comm, mine: object) -> list[Any]:
     """Return an object of every rank, in the order of ranks; not counted as traffic."""
-    found: list[Any] = [None] * comm.ranks
+    objects: list[Any] = [None] * comm.ranks
     group = members(comm.group)
-    gather = partial(dist.all_gather_object, found, mine, group)
+    gather = partial(dist.all_gather_object, objects, mine, group)
     in_order(group, gather, wire_device(group), async_op=False)
-    return found
+    return objects
 
 
 def checks_are_on() -> bool:

@@ -71,9 +71,9 @@ def check_replicas(module: nn.Module, step: int | None = None, *, buffers: bool 
     (_, right), *others = sides
     wrong = sorted(chain.from_iterable(ranks for _, ranks in others))
     first = next(entry for entry, _ in sides if entry != _NOTHING)
-    said = f"{first.title} on {name_ranks(wrong)} is not as on {name_ranks(right)}"
+    text = f"{first.title} on {name_ranks(wrong)} is not as on {name_ranks(right)}"
     known = step is not None and first.name
-    raise ReplicaError(f"at step {step}, {said}" if known else said, first.name, wrong, step)
+    raise ReplicaError(f"at step {step}, {text}" if known else text, first.name, wrong, step)
 
 
 def metadata(tensor: torch.Tensor) -> str:
@@ -88,11 +88,11 @@ def digest(tensors: Iterable[torch.Tensor]) -> str:
 
     So 0.0 is not -0.0, and one NaN is not another. On a GPU they are copied to the host.
     """
-    found = hashlib.blake2b(digest_size=8)
+    hasher = hashlib.blake2b(digest_size=8)
     for tensor in tensors:
         plain = tensor.detach().resolve_conj().resolve_neg().reshape(-1).contiguous().cpu()
-        found.update(plain.as_strided(plain.shape, (1,)).view(torch.uint8).numpy().data)
-    return found.hexdigest()
+        hasher.update(plain.as_strided(plain.shape, (1,)).view(torch.uint8).numpy().data)
+    return hasher.hexdigest()
 
 
 def _entries(module: nn.Module, *, content: bool = False, buffers: bool = True) -> list[Entry]:
@@ -101,14 +101,14 @@ def _entries(module: nn.Module, *, content: bool = False, buffers: bool = True) 
     if buffers:
         named += module.named_buffers(remove_duplicate=False)
     first: dict[torch.Tensor, str] = {}
-    found = []
+    entries = []
     for name, tensor in named:
         kind = "parameter" if isinstance(tensor, nn.Parameter) else "buffer"
         tied = f", tied to '{first[tensor]}'" if tensor in first else ""
         bits = digest([tensor]) if content and not tied else ""
         first.setdefault(tensor, name)
-        found.append(Entry(name, f"{kind} '{name}'", metadata(tensor) + tied + bits))
-    return found
+        entries.append(Entry(name, f"{kind} '{name}'", metadata(tensor) + tied + bits))
+    return entries
 
 
 _NOTHING = Entry("", "nothing more", "")  # stands for those that a rank has fewer

@@ -230,6 +230,6 @@ def _torch_too(recorder: Recorder) -> Iterator[None]:
             name = operator.strip("_")
             for short, known in SPELLING:
                 name = name.replace(short, known)
-            found = getattr(torch.ops.c10d, operator).default
-            library.impl(operator, kernel(found, name), "BackendSelect", with_keyset=True)
+            overload = getattr(torch.ops.c10d, operator).default
+            library.impl(operator, kernel(overload, name), "BackendSelect", with_keyset=True)
         yield

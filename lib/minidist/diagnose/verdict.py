@@ -77,8 +77,8 @@ class Rank:
             "returned": f"has returned, {after}",
             "gone": f"is gone {after}: it was killed (SIGKILL, out of memory?), crashed or exited",
         }
-        if said := words.get(self.state.replace("echoed", "raised")):
-            return said
+        if text := words.get(self.state.replace("echoed", "raised")):
+            return text
         if not self.stack:
             return f"is alive {after}, its stack unknown"
         file, line, name, _ = own_calls(self.stack)[-1]
@@ -119,15 +119,15 @@ def _read(file: Path, patience: float) -> tuple[int, Rank]:
 
 def _lines(file: Path) -> list[tuple[str, dict[str, Any]]]:
     """State and content of each line; without those that are being written."""
-    found, content = [], file.read_bytes()
+    lines, content = [], file.read_bytes()
     if not content[:STATE].strip():  # the first one is, which takes microseconds
         time.sleep(0.01)
         content = file.read_bytes()
     for start in range(0, len(content), LINE):
         with suppress(ValueError):
             if state := content[start : start + STATE].decode().strip(" \0"):
-                found.append((state, json.loads(content[start + STATE : start + LINE])))
-    return found
+                lines.append((state, json.loads(content[start + STATE : start + LINE])))
+    return lines
 
 
 def _locked(file: Path) -> bool:
@@ -196,9 +196,9 @@ def _sides(row: Row, given: str) -> dict[str, list[int]]:
 
 def _versus(sides: dict[str, list[int]], word: str) -> str:
     *few, (most, who) = sides.items()
-    said = [f"{name_ranks(r)} {'is' if len(r) == 1 else 'are'} {word} {what}" for what, r in few]
+    clauses = [f"{name_ranks(r)} {'is' if len(r) == 1 else 'are'} {word} {what}" for what, r in few]
     other = "the others" if len(who) > 1 else name_ranks(who)
-    return f"{', '.join(said)}, {other} {word} {most}"
+    return f"{', '.join(clauses)}, {other} {word} {most}"
 
 
 def _dead(ranks: Sequence[Rank]) -> list[Rank]:
@@ -246,9 +246,9 @@ def _circle(ranks: dict[int, Rank], waits: dict[int, tuple[RecordedCall, list[in
         path.append(after)
     circle = {rank: waits[rank] for rank in path[path.index(after) :]}
     each = "rank {} in {} of group {} for rank {}".format
-    said = [each(r, own.numbered, own.group, who[0]) for r, (own, who) in circle.items()]
+    clauses = [each(r, own.numbered, own.group, who[0]) for r, (own, who) in circle.items()]
     still = [rank for rank in sorted(circle) if ranks[rank].state == "running"]
-    return f"{name_ranks(sorted(circle))} wait for each other: {', '.join(said)}", still
+    return f"{name_ranks(sorted(circle))} wait for each other: {', '.join(clauses)}", still
 
 
 def report(folder: str | os.PathLike[str], patience: float | None = None) -> str:
@@ -258,7 +258,7 @@ def report(folder: str | os.PathLike[str], patience: float | None = None) -> str
     `patience` seconds; None: twice the longest time but one between two calls, from 1 to 20 s.
     """
     ranks = read(folder)
-    first, (said, still) = {each.rank: each.calls for each in ranks}, _verdict(ranks)
+    first, (text, still) = {each.rank: each.calls for each in ranks}, _verdict(ranks)
     apart = [sorted(b.time - a.time for a, b in pairwise(each.calls)) for each in ranks]
     usual = max((times[-2] for times in apart if len(times) > 1), default=0.0)
     wait = min(max(1.0, 2 * usual), 20.0) if patience is None else patience
@@ -269,9 +269,9 @@ def report(folder: str | os.PathLike[str], patience: float | None = None) -> str
         calls = {each.rank: each.calls for each in ranks}
         moved = [rank for rank in still if calls.get(rank) != first.get(rank)]
         not_yet = f"not yet: {name_ranks(moved)} went on while diagnose watched"
-        said, still = (not_yet, []) if moved else _verdict(ranks)
+        text, still = (not_yet, []) if moved else _verdict(ranks)
     stacks = {each.rank: each.stack for each in ranks if each.stack}
-    lines = [said, "", *_table(ranks), ""]
+    lines = [text, "", *_table(ranks), ""]
     lines += [f"rank {each.rank} {each.now}" for each in ranks if each.rank not in stacks]
     return "\n".join(lines + (where(stacks) if stacks else []))
 

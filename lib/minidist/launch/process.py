@@ -132,10 +132,10 @@ def kill_tree(pid: int) -> None:
     """
     _send(os.kill, pid, signal.SIGSTOP)
     for _ in range(100):  # what has been started meanwhile
-        found = [each for each in _descendants(pid) if _runs(each)]
-        for each in found:
+        descendants = [each for each in _descendants(pid) if _runs(each)]
+        for each in descendants:
             _send(os.kill, each, signal.SIGKILL)
-        if not found:
+        if not descendants:
             break
     _send(os.killpg, pid, signal.SIGKILL)
 

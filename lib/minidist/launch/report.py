@@ -140,8 +140,8 @@ class Patience:
             return
         stacks = stacks_of(self._job, self._outcomes, REPLY)
         if any(map(waits, stacks.values())):
-            said = f"launch: nothing has moved for a while; after {self._timeout:g} s it is ended. "
-            print("\n".join([f"{said}Where the ranks stand:", *where(stacks)]), flush=True)
+            text = f"launch: nothing has moved for a while; after {self._timeout:g} s it is ended. "
+            print("\n".join([f"{text}Where the ranks stand:", *where(stacks)]), flush=True)
             self._next = float("inf")
         else:
             self._next = time.monotonic() + QUIET

@@ -72,25 +72,25 @@ class _Watch(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         output, name = func(*args, **(kwargs or {})), func.__name__.strip("_")
-        made = list(_tensors(output))
-        if any(tensor.requires_grad for tensor in made):
+        outputs = list(_tensors(output))
+        if any(tensor.requires_grad for tensor in outputs):
             if name not in RULES:
                 known = ", ".join(sorted(RULES))
                 raise NotImplementedError(f"activations: no rule for {name!r}, only for: {known}")
             if name == ATTENTION and output.is_meta:
                 # The fused kernel, which the meta device has not, lays its output out like this.
-                made = [output := output.transpose(1, 2).contiguous().transpose(1, 2)]
+                outputs = [output := output.transpose(1, 2).contiguous().transpose(1, 2)]
             rule = RULES[name]
             inputs = (args[place] for place in rule.inputs)
             kept = [tensor for tensor in inputs if _number(tensor) in self._made]
-            for tensor in [*kept, *made] if rule.output else kept:
+            for tensor in [*kept, *outputs] if rule.output else kept:
                 if _number(tensor) not in self._counted:
                     self._counted.add(_number(tensor))
                     self.kept[name] += tensor.untyped_storage().nbytes()
             self.kept[name] += rule.beside(args[0])
         # An output that is a view of an argument is nothing new.
         there = {_number(tensor) for tensor in _tensors((args, kwargs))}
-        new = [tensor for tensor in made if _number(tensor) not in there]
+        new = [tensor for tensor in outputs if _number(tensor) not in there]
         self._made |= {_number(tensor): tensor.untyped_storage() for tensor in new}
         return output
 

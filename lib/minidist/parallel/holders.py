@@ -64,10 +64,10 @@ def hold(holder: Holder, held: Iterable[nn.Module | Parameter]) -> None:
 
 def holder_of(held: object) -> Holder | None:
     """Return what shards a module or a parameter; None if there is none."""
-    found = _holders.get(held)
-    return None if found is None else cast("Holder | None", found())
+    reference = _holders.get(held)
+    return None if reference is None else cast("Holder | None", reference())
 
 
 def holders(module: nn.Module) -> list[Holder]:
-    found = map(holder_of, (*module.modules(), *module.parameters()))
-    return list(dict.fromkeys(each for each in found if each is not None))
+    owners = map(holder_of, (*module.modules(), *module.parameters()))
+    return list(dict.fromkeys(each for each in owners if each is not None))

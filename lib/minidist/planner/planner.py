@@ -155,9 +155,9 @@ def plan(
         all_reduce.points if all_reduce and all_reduce.ranks == ranks // split.ranks else (),
         *split, ROOM * gpu.memory,
     )  # fmt: skip
-    found = {name: formulas.forecast(step, name) for name in formulas.names_of(step)}
-    best = formulas.recommended(found, pipeline, CLOSE)
-    forecasts = {name: Forecast(**each) for name, each in found.items()}
+    estimates = {name: formulas.forecast(step, name) for name in formulas.names_of(step)}
+    best = formulas.recommended(estimates, pipeline, CLOSE)
+    forecasts = {name: Forecast(**each) for name, each in estimates.items()}
     return Plan(gpu, ranks, batch, forecasts, best or None, _reasons(forecasts, best, step))
 
 
@@ -196,7 +196,7 @@ def _reasons(forecasts: dict[str, Forecast], best: str, step: TrainingStep) -> t
             f"more than {room}.",
             *_what_would_help(step),
         )
-    found, names = forecasts[best], list(forecasts)
+    pick, names = forecasts[best], list(forecasts)
     reasons = []
     if big := [each for each in names if not forecasts[each].fits]:
         needs = ", ".join(f"{each} {_bytes(forecasts[each].peak)}" for each in big)
@@ -204,19 +204,19 @@ def _reasons(forecasts: dict[str, Forecast], best: str, step: TrainingStep) -> t
     rungs = [each for each in formulas.rungs(step.pipeline) if each in names]
     slow = [each for each in rungs[: rungs.index(best)] if forecasts[each].fits]
     for each in slow:
-        rate = forecasts[each].tokens_per_second / found.tokens_per_second
+        rate = forecasts[each].tokens_per_second / pick.tokens_per_second
         reasons.append(f"{each} fits, but reaches only {rate:.0%} of the speed of {best}.")
     reasons.append(
         f"{best}: the simplest that fits and is within {1 - CLOSE:.0%} of the fastest, with "
-        f"{found.tokens_per_second:,.0f} tokens/s and {_bytes(found.peak)} of {_bytes(limit)}; "
-        f"a micro-batch of up to {found.largest_batch:,} fits."
+        f"{pick.tokens_per_second:,.0f} tokens/s and {_bytes(pick.peak)} of {_bytes(limit)}; "
+        f"a micro-batch of up to {pick.largest_batch:,} fits."
     )
     reasons.append(
-        f"What binds is {found.binds}: a step computes for {_seconds(found.compute)}, moves memory "
-        f"for {_seconds(found.memory_traffic)} and communicates for "
-        f"{_seconds(found.communication)}; with overlap"
-        + f" and a bubble of {_seconds(found.bubble)}" * (found.bubble > 0)
-        + f" it takes {_seconds(found.overlapped)}."
+        f"What binds is {pick.binds}: a step computes for {_seconds(pick.compute)}, moves memory "
+        f"for {_seconds(pick.memory_traffic)} and communicates for "
+        f"{_seconds(pick.communication)}; with overlap"
+        + f" and a bubble of {_seconds(pick.bubble)}" * (pick.bubble > 0)
+        + f" it takes {_seconds(pick.overlapped)}."
     )
     if name in ASSUMED:
         reasons.append(f"The rate at which a {name} computes is assumed: no run was at hand.")
@@ -229,7 +229,7 @@ def _what_would_help(step: TrainingStep) -> list[str]:
         return ["Split it further, by `tensor` or `pipeline`, or checkpoint more blocks."]
     alone = replace(step, batch=1)
     again = replace(alone, checkpointing=1.0)
-    found: list[str] = []
+    advice: list[str] = []
     for how, each in (
         ("", step),
         (" with a micro-batch of 1", alone),
@@ -237,11 +237,11 @@ def _what_would_help(step: TrainingStep) -> list[str]:
     ):
         times = _times(memory(each, "fsdp"), step.limit)
         if times <= 1:
-            return [*found, f"fsdp fits on these ranks{how}."]
+            return [*advice, f"fsdp fits on these ranks{how}."]
         if math.isfinite(times):
-            found.append(f"fsdp fits on {math.ceil(times * step.ranks):,} ranks{how}.")
-    if found:
-        return found
+            advice.append(f"fsdp fits on {math.ceil(times * step.ranks):,} ranks{how}.")
+    if advice:
+        return advice
     held = memory(again, "fsdp")
     need = max(held["begins"] + held["activations"], held["ends"])
     return [

@@ -29,16 +29,16 @@ def rows(spans: Iterable[Span]) -> list[list[Span]]:
 
     A lane whose spans overlap has several rows.
     """
-    found: list[list[Span]] = []
+    lines: list[list[Span]] = []
     for span in sorted(spans, key=lambda span: span.start):
-        for row in found:
+        for row in lines:
             if row[-1][:2] == span[:2] and row[-1].end <= span.start:
                 row.append(span)
                 break
         else:
-            found.append([span])
+            lines.append([span])
     order = {COMPUTE: 0, COMMUNICATION: 1}
-    return sorted(found, key=lambda row: (row[0].rank, order.get(row[0].lane, 2), row[0].lane))
+    return sorted(lines, key=lambda row: (row[0].rank, order.get(row[0].lane, 2), row[0].lane))
 
 
 def hidden(spans: Iterable[Span]) -> float:

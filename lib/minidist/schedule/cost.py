@@ -158,15 +158,15 @@ def _delays(late: Floats, step: Step, extra: Floats, times: int) -> Floats:
         return late
     source, hop = np.arange(len(late)), np.zeros(len(late))
     source[step.dst], hop[step.dst] = step.src, extra
-    found, origin, way = late, np.arange(len(late)), np.zeros(len(late))  # no hops so far
+    delay, origin, way = late, np.arange(len(late)), np.zeros(len(late))  # no hops so far
     worst = np.maximum(late, late[source] + hop)  # paths of at most one hop
     while times:
         if times % 2:
-            found = np.maximum(found, worst[origin] + way)
+            delay = np.maximum(delay, worst[origin] + way)
             origin, way = source[origin], way + hop[origin]
         worst = np.maximum(worst, worst[source] + hop)
         source, hop, times = source[source], hop + hop[source], times // 2
-    return found
+    return delay
 
 
 def seconds(schedule: Schedule, nbytes: float, topology: Topology) -> float:

@@ -35,7 +35,7 @@ from minidist.train.report import Report
 
 
 def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(
+    flags = argparse.ArgumentParser(
         prog="python -m minidist.train",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -44,7 +44,7 @@ def parser() -> argparse.ArgumentParser:
         kind = each.metadata.get("type", type(each.default))
         default = "ddp; one process: single" if each.name == "strategy" else each.default
         shown = "" if default is None else f" (default: {default})"
-        made.add_argument(
+        flags.add_argument(
             f"--{each.name}",
             type=kind,
             default=each.default,
@@ -52,22 +52,22 @@ def parser() -> argparse.ArgumentParser:
             metavar=None if "choices" in each.metadata else each.name.upper(),
             help=each.metadata["help"] + shown,
         )
-    made.set_defaults(strategy="ddp" if "RANK" in os.environ else "single")
-    made.add_argument(
+    flags.set_defaults(strategy="ddp" if "RANK" in os.environ else "single")
+    flags.add_argument(
         "--log-file",  # torchrun takes --log for its own --log-dir
         type=path,
         help="gets a line of JSON for each step: step, loss, tokens_per_second, bytes_sent (by the "
         "rank that sent most; null for PyTorch's strategies, whose backend does not tell), "
         "peak_memory (of the rank that held most: torch's on a GPU, else the process's)",
     )
-    made.add_argument("--plot", type=path, help="where a picture of the run goes")
-    made.add_argument(
+    flags.add_argument("--plot", type=path, help="where a picture of the run goes")
+    flags.add_argument(
         "--timeout",
         type=float,
         default=300.0,
         help="seconds that a rank waits for the others (default: %(default)g)",
     )
-    return made
+    return flags
 
 
 @contextmanager

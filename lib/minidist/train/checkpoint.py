@@ -68,8 +68,8 @@ class Checkpoints:
                 wrapped.state[part.parameter] = {"step": torch.tensor(float(self.newest)), **state}
         problem, others = "", ""
         try:
-            made, pieces = storage.read_index(where)
-            others = self._other_flags(made, self._made(parts))
+            facts, pieces = storage.read_index(where)
+            others = self._other_flags(facts, self._made(parts))
             storage.load_pieces(where, pieces, flattened(parts, wrapped.state))
         except DamagedError as error:
             problem = f"it is damaged: {error}; {self._instead_of(where.name)}"
@@ -116,7 +116,7 @@ class Checkpoints:
         """Those with which a run's numbers change; TrainError if the model does."""
         others = []
         for name in ours | theirs:
-            there, here = (made.get(name, "missing") for made in (theirs, ours))
+            there, here = (facts.get(name, "missing") for facts in (theirs, ours))
             if there != here and name[2:] in NUMBERS:
                 others.append(f"{name} {there} (now {here})")
             elif there != here:
@@ -173,8 +173,8 @@ def problem_of(action: Callable[[], None]) -> str:
 
 def finished(folder: Path) -> list[int]:
     names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
-    found = (re.fullmatch(r"step-(\d+)", name) for name in names)
-    return sorted(int(match[1]) for match in found if match)
+    matches = (re.fullmatch(r"step-(\d+)", name) for name in names)
+    return sorted(int(match[1]) for match in matches if match)
 
 
 def remove_leftovers(folder: Path) -> None:
@@ -192,14 +192,14 @@ def remove_leftovers(folder: Path) -> None:
 
 def flattened(parts: Mapping[str, Part], state: Mapping[Any, Any]) -> dict[str, Piece]:
     """The parameters and the optimizer's moments, by their key in a checkpoint."""
-    found = {}
+    pieces = {}
     for name, part in parts.items():
         tensors: dict[str, Any] = {"model": part.parameter, **state.get(part.parameter, {})}
         for kind in ("model", *MOMENTS) if part.parameter.numel() else ():
             tensor = tensors[kind].detach()
             local = tensor.to_local() if hasattr(tensor, "to_local") else tensor  # PyTorch's FSDP
-            found[f"{kind}/{name}"] = Piece(local.view(-1), part.start)
-    return found
+            pieces[f"{kind}/{name}"] = Piece(local.view(-1), part.start)
+    return pieces
 
 
 def dealt_out(pieces: Mapping[str, Piece], group: Any) -> dict[str, Piece]:

@@ -22,21 +22,21 @@ KEY, ONE_SECOND = "minidist.train: rank 0's port", timedelta(seconds=1)
 
 def meet(wait: timedelta) -> tuple[Store, int, int]:
     """The store by which the ranks find each other, this rank and the number of ranks."""
-    found = Future[tuple[Store, int, int]]()
+    meeting = Future[tuple[Store, int, int]]()
 
     def rendezvous_here() -> None:
         try:
             store, rank, ranks = next(rendezvous("env://", timeout=wait))
             if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
                 store = fresh_store(store, rank, ranks, wait)
-            found.set_result((store, rank, ranks))
+            meeting.set_result((store, rank, ranks))
         except Exception as error:
-            found.set_exception(error)
+            meeting.set_exception(error)
 
     # Another program's port accepts a connection and never answers: torch waits without end.
     Thread(target=rendezvous_here, daemon=True).start()
     try:
-        return found.result(wait.total_seconds())
+        return meeting.result(wait.total_seconds())
     except (dist.DistError, ValueError, TimeoutError) as error:
         where = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
         why = str(error).splitlines()[0] if str(error) else f"no answer in {wait.seconds} s"

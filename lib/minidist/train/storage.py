@@ -69,8 +69,8 @@ def write_pieces(file: Path, pieces: Iterable[tuple[str, Piece]]) -> list[Stored
 
 def read_piece(folder: Path, stored: Stored) -> Tensor:
     """The elements of a piece; DamagedError if they are not those that were written."""
-    found = torch.empty(stored.numel, dtype=getattr(torch, stored.dtype.removeprefix("torch.")))
-    data = memoryview(found.numpy()).cast("B")  # type: ignore[arg-type]
+    tensor = torch.empty(stored.numel, dtype=getattr(torch, stored.dtype.removeprefix("torch.")))
+    data = memoryview(tensor.numpy()).cast("B")  # type: ignore[arg-type]
     try:
         with (folder / Path(stored.file).name).open("rb") as file:  # nothing outside the folder
             file.seek(stored.offset)
@@ -81,7 +81,7 @@ def read_piece(folder: Path, stored: Stored) -> Tensor:
         raise DamagedError(f"{stored.file} ends within '{stored.key}'")
     if checksum(stored.key, stored.start, stored.dtype, data) != stored.checksum:
         raise DamagedError(f"'{stored.key}' in {stored.file} has another checksum than was written")
-    return found
+    return tensor
 
 
 def checksum(key: str, start: int, dtype: str, data: memoryview) -> int:
@@ -118,11 +118,11 @@ def write_index(folder: Path, index: Index) -> None:
 def read_index(folder: Path) -> Index:
     """The index of a checkpoint; DamagedError if it is not what was written."""
     try:
-        found = json.loads((folder / INDEX).read_text())
-        if found["checksum"] != zlib.crc32(json.dumps(found["index"]).encode()):
+        content = json.loads((folder / INDEX).read_text())
+        if content["checksum"] != zlib.crc32(json.dumps(content["index"]).encode()):
             raise ValueError("it has another checksum")
-        made, pieces = found["index"]
-        return made, [Stored(*each) for each in pieces]
+        facts, pieces = content["index"]
+        return facts, [Stored(*each) for each in pieces]
     except OSError as error:
         raise DamagedError(f"{INDEX} cannot be read ({error.strerror})") from error
     except (ValueError, LookupError, TypeError) as error:

@@ -154,12 +154,12 @@ def counted(group: dist.ProcessGroup | None = None) -> Counted:
 
 def row_parts(model: nn.Module, ranks: int, rank: int) -> dict[str, Part]:
     """Rows of each parameter, dealt out as by minidist's and PyTorch's FSDP."""
-    found = {}
+    parts = {}
     for name, each in model.named_parameters():
         shape = getattr(each, "whole_shape", each.shape)  # a DTensor has the full shape itself
         start = min(-(-shape[0] // ranks) * rank, shape[0]) * shape[1:].numel()
-        found[name] = Part(each, start, shape)
-    return found
+        parts[name] = Part(each, start, shape)
+    return parts
 
 
 WRAP: dict[str, Callable[[GPT, Options, torch.device], Wrapped]] = {

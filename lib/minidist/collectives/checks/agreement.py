@@ -68,8 +68,8 @@ def _compare(note: Note, group: dist.ProcessGroup | None) -> None:
         for other, theirs in zip(ranks, notes, strict=True):
             sides.setdefault(theirs.get(name, "nothing"), []).append(other)
         if len(sides) > 1:
-            said = "; ".join(
+            claims = "; ".join(
                 f"{name_ranks(who)} passed {value}"
                 for value, who in sorted(sides.items(), key=lambda side: len(side[1]))
             )
-            raise MismatchError(f"{note['the call']}: the ranks disagree on {name}: {said}")
+            raise MismatchError(f"{note['the call']}: the ranks disagree on {name}: {claims}")

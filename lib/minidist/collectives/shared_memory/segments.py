@@ -159,10 +159,10 @@ def shared_segments(group: dist.ProcessGroup | None) -> SharedSegments:
             _known[key] = SharedSegments(key)
         except ValueError as error:
             _known[key] = str(error)
-    found = _known[key]
-    if isinstance(found, str):
-        raise ValueError(found)
-    return found
+    segments = _known[key]
+    if isinstance(segments, str):
+        raise ValueError(segments)
+    return segments
 
 
 def shared_or_none(group: dist.ProcessGroup | None) -> SharedSegments | None:

@@ -193,13 +193,13 @@ def on_entry(output: object, inputs: object, callback: Callable[[], None]) -> bo
     if not torch.is_grad_enabled():
         return False
     given = {tensor if tensor._base is None else tensor._base for tensor in tensors(inputs)}
-    found = [each for each in tensors(output) if each.requires_grad and not each.is_leaf]
-    for tensor in found:
+    outputs = [each for each in tensors(output) if each.requires_grad and not each.is_leaf]
+    for tensor in outputs:
         tensor.register_hook(lambda _: callback())  # type: ignore[no-untyped-call]
         under = tensor._base
         if under is not None and under.grad_fn and under not in given:
             under.grad_fn.register_prehook(lambda _: callback())
-    return bool(found)
+    return bool(outputs)
 
 
 def on_exit(inputs: Any, callback: Callable[[], None]) -> Any:

@@ -26,13 +26,13 @@ class Join:
     def announce(self, mine: str) -> str:
         """Tell all ranks what this one does next; return what those do that still have batches."""
         codes = shared(self.comm, CODES.index(mine))
-        said = {rank: CODES[int(code)] for rank, code in enumerate(codes) if code}
-        if len(set(said.values())) > 1:
+        plans = {rank: CODES[int(code)] for rank, code in enumerate(codes) if code}
+        if len(set(plans.values())) > 1:
             ranks = dist.get_process_group_ranks(self.comm.group)
-            listed = "; ".join(f"rank {ranks[rank]}: {what}" for rank, what in said.items())
+            listed = "; ".join(f"rank {ranks[rank]}: {what}" for rank, what in plans.items())
             raise RuntimeError(f"join: the ranks are not at the same point: {listed}")
-        self.last = max(said, default=self.last)
-        return next(iter(said.values()), OUT)
+        self.last = max(plans, default=self.last)
+        return next(iter(plans.values()), OUT)
 
 
 def shared(comm: Comm, mine: float) -> list[float]:

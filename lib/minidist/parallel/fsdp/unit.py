@@ -144,8 +144,8 @@ class Unit:
     def post_backward(self) -> None:
         """4. Free them. Begin to average the gradients, of which this rank keeps its part."""
         self.reshard()
-        found = [group.take_gradients() for group in self.groups]
-        if any(found) and self.requires_gradient_sync:
+        flags = [group.take_gradients() for group in self.groups]
+        if any(flags) and self.requires_gradient_sync:
             self.context.begin_reduction(self)
 
     def begin_unshard(self, async_op: bool = True) -> None:

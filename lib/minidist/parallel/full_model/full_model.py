@@ -250,8 +250,8 @@ def _norm(
     parameters: Iterable[Parameter], norm_type: float, device: torch.device | None
 ) -> torch.Tensor:
     with no_torch_function():
-        found = [p.grad for p in parameters if p.grad is not None and p.grad.numel()]
-        found = [gradient.as_subclass(torch.Tensor) for gradient in found]
-    if not found:
+        gradients = [p.grad for p in parameters if p.grad is not None and p.grad.numel()]
+        gradients = [gradient.as_subclass(torch.Tensor) for gradient in gradients]
+    if not gradients:
         return torch.zeros((), dtype=torch.float64, device=device)
-    return torch.nn.utils.get_total_norm(found, norm_type).to(device, torch.float64)
+    return torch.nn.utils.get_total_norm(gradients, norm_type).to(device, torch.float64)

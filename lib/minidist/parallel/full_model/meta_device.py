@@ -52,17 +52,17 @@ def materialize(
                 )
             parts_of.setdefault(unit, []).append(part)
     for unit, parts in parts_of.items():
-        made = _make(parts, device, init or (lambda part: _reset_of(part)()))
+        tensors = _make(parts, device, init or (lambda part: _reset_of(part)()))
         # Of a unit: from rank 0 to its shard group, and on to the replicas.
         between = comms(module) if unit is None else [unit.comm, unit.replicate]
-        for tensor in made.values():
+        for tensor in tensors.values():
             for comm in filter(None, between):
                 if tensor.numel():
                     comm.broadcast(tensor.detach())
         for group in unit.groups if unit else ():
             if group.local.is_meta:
-                group.make_shards([made[shard] for shard in group.shards])
-        del made, tensor  # before the next unit comes
+                group.make_shards([tensors[shard] for shard in group.shards])
+        del tensors, tensor  # before the next unit comes
 
 
 def _inside_out(
@@ -85,23 +85,23 @@ def _make(
     parts: Sequence[nn.Module], device: torch.device, init: Callable[[nn.Module], object]
 ) -> dict[torch.Tensor, torch.Tensor]:
     places = [(part, name, meta) for part in parts for name, meta in _on_meta(part).items()]
-    made: dict[torch.Tensor, torch.Tensor] = {}
+    tensors: dict[torch.Tensor, torch.Tensor] = {}
     for part, name, meta in places:
-        if meta not in made:
+        if meta not in tensors:
             shape = meta.whole_shape if isinstance(meta, Shard) else meta.shape
             tensor = torch.empty(shape, dtype=meta.dtype, device=device)
             is_parameter = isinstance(meta, Parameter)
-            made[meta] = Parameter(tensor, meta.requires_grad) if is_parameter else tensor
-        set_tensor(part, name, made[meta])
+            tensors[meta] = Parameter(tensor, meta.requires_grad) if is_parameter else tensor
+        set_tensor(part, name, tensors[meta])
     with device:
         for part in parts:
             init(part)
     for part, name, meta in places:
         now = getattr(part, name)
-        if now is not made[meta]:  # `init` has put another one there
-            made[meta].copy_(now)
-            set_tensor(part, name, made[meta])
-    return made
+        if now is not tensors[meta]:  # `init` has put another one there
+            tensors[meta].copy_(now)
+            set_tensor(part, name, tensors[meta])
+    return tensors
 
 
 def _reset_of(part: nn.Module) -> Any:

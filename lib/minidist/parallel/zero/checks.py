@@ -23,11 +23,11 @@ NOT_ELEMENTWISE = {"adafactor", "lamb", "lars", "lbfgs", "muon", "shampoo", "soa
 
 
 def named_in(groups: Sequence[Group]) -> list[list[Named]]:
-    found = []
+    named = []
     for number, group in enumerate(groups):
         places = [f"parameter {place} of group {number}" for place in range(len(group["params"]))]
-        found.append(list(zip(group.get("param_names") or places, group["params"], strict=True)))
-    return found
+        named.append(list(zip(group.get("param_names") or places, group["params"], strict=True)))
+    return named
 
 
 def check_arguments(

@@ -51,8 +51,8 @@ def gather_state(
     full = dict(sorted(full.items()))
     for bucket in buckets:
         kept = [full.get(numbers[shard], {}) for shard in bucket.shards]
-        found = chain.from_iterable(state.items() for state in kept)
-        for key, dtype in dict.fromkeys(each for each in found if isinstance(each[1], torch.dtype)):
+        items = chain.from_iterable(state.items() for state in kept)
+        for key, dtype in dict.fromkeys(each for each in items if isinstance(each[1], torch.dtype)):
             flat = torch.zeros_like(bucket.buffer, dtype=dtype)
             own = bucket.flat.shard(flat)
             for shard, place in zip(bucket.shards, bucket.flat.pieces(own), strict=True):
@@ -85,7 +85,7 @@ def shard_state(
         )
     examples = _rehearse(make, groups, state_dict["param_groups"])
     keys = chain.from_iterable(group["params"] for group in state_dict["param_groups"])
-    found = {}
+    own = {}
     for key, parameter, example in zip(keys, parameters_of(groups), examples, strict=True):
         if kept := state_dict["state"].get(key):
             bucket = bucket_of[parameter]
@@ -98,8 +98,8 @@ def shard_state(
                     mine[what] = value.clone()
             start, end = bucket.ranges[parameter]
             if start < end:
-                found[key] = mine
-    return {"state": found, "param_groups": state_dict["param_groups"]}
+                own[key] = mine
+    return {"state": own, "param_groups": state_dict["param_groups"]}
 
 
 def _rehearse(make: Make, groups: Sequence[Group], saved: Sequence[Group]) -> list[State]:
