@@ -1,4 +1,4 @@
-"""Which algorithm is the fastest here? Price them all by a model that is fitted to this machine.
+"""The fastest algorithm here: all are priced by a model that is fitted to this machine.
 
 The first question about a group measures a few small collectives, some tenths of a second in all.
 All ranks then hold the same figures, those of the slowest rank, so all choose alike.
@@ -87,7 +87,7 @@ def explain(
 
 @dataclass(frozen=True)
 class Choice:
-    """Which algorithm a call runs; asked when all ranks have come to it, and done all before it.
+    """The algorithm that a call runs; asked when all ranks have come to it, and done all before it.
 
     It does not hold the call's tensors, which would then wait for the garbage collector.
     """

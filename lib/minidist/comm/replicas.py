@@ -1,4 +1,4 @@
-"""Whether the ranks' models are alike: in shape before training, in every bit while it goes on.
+"""Comparison of the ranks' models: in shape before training, in every bit while it goes on.
 
 Each rank has an entry for each parameter and buffer, with a digest of its bytes if they matter. All
 entries are exchanged once, and every rank looks for the first that differs.

@@ -65,12 +65,12 @@ class Rank:
 
     @property
     def waits(self) -> bool:
-        """Whether it is in a collective."""
+        """True if it is in a collective."""
         return bool(self.calls) and self.calls[-1].state in WAITS
 
     @property
     def now(self) -> str:
-        """Where it stands, for a sentence."""
+        """Its state and place, as words of a sentence."""
         after = f"after {self.calls[-1].numbered}" if self.calls else "before any collective"
         words = {
             "raised": f"raised {self.error}, {after}",
@@ -99,7 +99,7 @@ def read(folder: str | os.PathLike[str], patience: float = 2.0) -> list[Rank]:
 
 
 def _read(file: Path, patience: float) -> tuple[int, Rank]:
-    """How many ranks there are, and the one that has recorded in this file."""
+    """The number of ranks, and the one that has recorded in this file."""
     stack, last = (file.with_suffix(suffix) for suffix in (".stack", ".last"))
     try:
         (state, head), *lines = _lines(file)
@@ -131,7 +131,7 @@ def _lines(file: Path) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _locked(file: Path) -> bool:
-    """Whether the process that has locked it lives; a zombie does not."""
+    """True if the process that has locked it lives; a zombie does not."""
     with file.open("r+") as ours:
         try:
             fcntl.lockf(ours, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -202,7 +202,7 @@ def _versus(sides: dict[str, list[int]], word: str) -> str:
 
 
 def _dead(ranks: Sequence[Rank]) -> list[Rank]:
-    """Who is to blame first: who raised, who went without a word, whose exception is an echo.
+    """Ranks to blame, the first ones first: those that raised, vanished, or raised an echo.
 
     A launcher kills those who wait. If it has killed all, none of them is to blame.
     """
@@ -216,7 +216,7 @@ def _dead(ranks: Sequence[Rank]) -> list[Rank]:
 
 
 def _absent(ranks: dict[int, Rank], rows: dict[tuple[str, int], Row]) -> Verdict | None:
-    """Who has not come to a call where others wait, and waits nowhere else; or else a circle."""
+    """Ranks that never came to a call where others wait, and wait nowhere else; or a circle."""
     found, waits = [], dict[int, tuple[RecordedCall, list[int]]]()  # rank → call, who is missing
     for (group, number), row in rows.items():
         call = min(row.values(), key=lambda call: call.time)

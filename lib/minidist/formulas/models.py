@@ -139,7 +139,7 @@ def held(pipeline: int, micro_batches: int, interleaved: int) -> float:
 
 
 def bubble(pipeline: int, micro_batches: int, interleaved: int) -> float:
-    """How long a rank waits, as a share of the time in which it computes."""
+    """A rank's waiting, as a share of the time in which it computes."""
     return (pipeline - 1) / (micro_batches * interleaved)
 
 
@@ -173,7 +173,7 @@ def effort(sizes: Shape, attention: float) -> float:
 
 
 def ready(sizes: Shape, head: float) -> list[float]:
-    """When backward has made each gradient of `tensors`, as a share of its time.
+    """The time at which backward has made each gradient of `tensors`, as a share of all of it.
 
     The head comes first, with a share of its own, then block after block, and the embedding's
     gradient last, tied or not.

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 
 
 def of_job(job: str, jobs: list[str], gpus: float, tokens: float, sequence: float) -> str:
-    """Why there is no step of this job on so many GPUs and tokens of each; "" if there is."""
+    """The reason why this job has no step on so many GPUs and tokens of each; "" if it has."""
     if job not in jobs:
         return one_of("job", job, jobs)
     for name, number in (("gpus", gpus), ("tokens", tokens), ("sequence", sequence)):
@@ -20,14 +20,14 @@ def of_job(job: str, jobs: list[str], gpus: float, tokens: float, sequence: floa
 
 
 def one_of(argument: str, value: str, known: list[str]) -> str:
-    """Why a name is none of those that are known; "" if it is."""
+    """A sentence if a name is none of those that are known; "" if it is."""
     if value in known:
         return ""
     return f"{argument}: expected one of {', '.join(known)}, got '{value}'"
 
 
 def share(argument: str, value: float) -> str:
-    """Why a number is no share of something; "" if it is."""
+    """A sentence if a number is no share of something; "" if it is."""
     if 0 <= value <= 1:
         return ""
     return f"{argument}: expected a share from 0 to 1, got {value}"
@@ -36,7 +36,7 @@ def share(argument: str, value: float) -> str:
 def of_split(
     sizes: Shape, ranks: int, tensor: int, pipeline: int, micro_batches: int, interleaved: int
 ) -> str:
-    """Why a model cannot be split so, or not on these ranks; "" if it can."""
+    """The reason why a model cannot be split so, or not on these ranks; "" if it can."""
     group = tensor * pipeline
     if ranks // group * group != ranks:
         return f"ranks: expected a multiple of tensor * pipeline = {group}, got {ranks}"

@@ -1,4 +1,4 @@
-"""Which device is a rank's own, whoever launched it."""
+"""A rank's own device, whoever launched it."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""How a call in another process ended: with a value, an exception, or the process's death."""
+"""The outcome of a call in another process: a value, an exception, or the process's death."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How functions and values travel between processes: by cloudpickle.
+"""Pickles, in which functions and values travel between processes: cloudpickle's.
 
 Where that is not installed, as on a GPU machine with torch and numpy alone, plain pickle takes its
 place. It takes what an importable module defines by name; not a lambda, or what a script or a

@@ -146,7 +146,7 @@ def _send(kill: Callable[[int, int], None], pid: int, number: int) -> None:
 
 
 def _runs(pid: int) -> bool:
-    """Whether it has not ended; a zombie has."""
+    """True if it has not ended; a zombie has."""
     with suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] not in "ZX"
     return False

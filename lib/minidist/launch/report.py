@@ -70,7 +70,7 @@ def hang(outcomes: Outcomes, stacks: Mapping[int, Sequence[Frame]], timeout: flo
 
 
 def waits(calls: Sequence[Frame]) -> bool:
-    """Whether a rank stands in a call that other ranks take part in, as far as one can see."""
+    """True if a rank stands in a call that other ranks take part in, as far as one can see."""
     return any("distributed" in file or OURS in file for file, *_ in calls)
 
 
@@ -90,7 +90,7 @@ def where(stacks: Mapping[int, Sequence[Frame]]) -> list[str]:
 
 
 def stacks_of(job: Job, outcomes: Outcomes, patience: float) -> dict[int, list[Frame]]:
-    """Where the ranks that have not ended stand, as far as they say within `patience` seconds."""
+    """Stacks of the ranks that have not ended, as far as they come within `patience` seconds."""
     hung = [r for r, outcome in enumerate(outcomes) if outcome is None]
     files = {job.processes[r].pid: job.folder / f"{r}.stack" for r in hung}
     texts = ask_for_stacks(files, rank_process.STACK_SIGNAL, patience)
@@ -148,7 +148,7 @@ class Patience:
 
 
 def _moved(pid: int) -> Moved:
-    """How often a process's main thread has woken by itself, and its seconds of computing."""
+    """Count of times that a process's main thread woke by itself, and its seconds of computing."""
     try:
         stat, status = (Path(f"/proc/{pid}", name).read_text() for name in ("stat", "status"))
     except OSError:  # it has just ended, or this is no Linux

@@ -1,4 +1,4 @@
-"""How much memory is taken, byte by byte over a step: read from the allocator, not from tensors.
+"""Memory, byte by byte over a step: read from the allocator, not from tensors.
 
 For example::
 

@@ -17,7 +17,7 @@ from minidist.schedule.checks import amount, whole_number
 
 
 class Strategy(StrEnum):
-    """How ranks share the work of training a model, the simplest first."""
+    """Ways in which ranks share the work of training a model, the simplest first."""
 
     SINGLE = "single"
     DDP = "ddp"
@@ -35,7 +35,7 @@ class Strategy(StrEnum):
 
 @dataclass(frozen=True)
 class DtypePolicy:
-    """Which dtype each part of the state has.
+    """Dtypes of the parts of the state.
 
     `master` is that of a second, finer copy of the weights, to which the optimizer adds its small
     updates; None: there is none, the optimizer updates the weights themselves. `compute` is that

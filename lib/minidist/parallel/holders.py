@@ -1,4 +1,4 @@
-"""Who shards what: a unit, an optimizer or a layer says it here, and what looks at a model asks.
+"""Holders of shards: a unit, an optimizer or a layer says what it shards; others ask here.
 
 `full_model` gathers states, gradients and norms from whoever holds a part of a module. So another
 wrapper joins them by what it offers: it is a `Holder`, and calls `hold`. A parameter whose values

@@ -252,7 +252,7 @@ def _what_would_help(step: TrainingStep) -> list[str]:
 
 
 def _times(held: dict[str, float], limit: float) -> float:
-    """How many times as many ranks must share the state for it to fit; infinity if none do."""
+    """The factor by which more ranks must share the state for it to fit; infinity if none do."""
     begin, end = limit - held["begins"] - held["activations"], limit - held["ends"]
     if begin <= 0 or end <= 0:
         return math.inf

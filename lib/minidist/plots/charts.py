@@ -54,7 +54,7 @@ def memory_curve(
 
 
 def _by_phase(one: Any) -> tuple[list[float], dict[float, str]]:
-    """Where on the axis each point is, and where each phase begins, which is 1 wide."""
+    """Positions on the axis: of each point, and of the start of each phase, which is 1 wide."""
     times = [when for when, _ in one.points]
     points, x = [0], [0.0]  # the edges of phases, as numbers of points and on the axis
     phases: dict[float, str] = {}

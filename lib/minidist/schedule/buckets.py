@@ -1,10 +1,10 @@
-"""Which gradients travel together. Imports nothing, so that it also runs in a page of the book."""
+"""Gradients that travel together. Imports nothing, so that it also runs in a page of the book."""
 
 from __future__ import annotations
 
 
 def assign(nbytes: list[int], first: float, cap: float) -> list[list[int]]:
-    """Which gradients share a bucket, as `torch.nn.parallel.DistributedDataParallel` does it.
+    """Buckets of gradients, as `torch.nn.parallel.DistributedDataParallel` fills them.
 
     Gradients arrive from the last layer to the first, so buckets are filled from the end: the first
     one until it holds at least `first` bytes, so that communication begins early, each later one

@@ -38,7 +38,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Topology:
-    """Which links a message crosses, and what it costs to reduce.
+    """Links that messages cross, and the cost of reducing.
 
     `lanes`, given the arrays `src` and `dst` of a step, yields (link, number): the messages with
     the same number share one copy of that link; -1 marks those that do not use it. If `cores` is
@@ -143,7 +143,7 @@ def price(schedule: Schedule, topology: Topology) -> Callable[[float], float]:
 
 
 def _delays(late: Floats, step: Step, extra: Floats, times: int) -> Floats:
-    """How late each rank is after `times` such steps, if each was `late` before them.
+    """Each rank's delay after `times` such steps, if each was `late` before them.
 
     A rank is as late as it was, or as late as the rank it hears from, plus the `extra` of that
     message. After a run of steps it is as late as the worst of the ranks up to `times` hops back

@@ -41,7 +41,7 @@ class Work:
 
 
 class Span:
-    """When a piece of work runs: from `start` to `end`, both `math.inf` if it never starts."""
+    """A piece of work in time: from `start` to `end`, both `math.inf` if it never starts."""
 
     def __init__(self, lane: str, kind: str, text: str, start: float, end: float) -> None:
         self.lane, self.kind, self.text, self.start, self.end = lane, kind, text, start, end
@@ -55,7 +55,7 @@ class Lanes:
         self.ends: dict[str, float] = {}
 
     def free(self, lane: str) -> float:
-        """When the last work of a lane ends."""
+        """The time at which the last work of a lane ends."""
         return self.ends.get(lane, 0.0)
 
     def do(self, lane: str, kind: str, after: float, takes: float, text: str = "") -> float:
@@ -67,7 +67,7 @@ class Lanes:
 
 
 def spans(works: list[Work]) -> list[Span]:
-    """When each piece of work runs, in the order of the list."""
+    """The time of each piece of work, in the order of the list."""
     found = [Span(each.lane, each.kind, each.text, math.inf, math.inf) for each in works]
     queues: dict[str, list[int]] = {}
     for place, work in enumerate(works):
@@ -94,7 +94,7 @@ def spans(works: list[Work]) -> list[Span]:
 
 
 def end(found: list[Span]) -> float:
-    """When the last work has ended; 0 if there is none, `math.inf` if some never does."""
+    """The end of the last work; 0 if there is none, `math.inf` if some never ends."""
     latest = 0.0
     for span in found:
         latest = max(latest, span.end)
@@ -107,7 +107,7 @@ def busy(found: list[Span], lane: str) -> float:
 
 
 def waits(works: list[Work], found: list[Span]) -> list[tuple[int, int]]:
-    """Of each lane that cannot go on, the place of its next work and of one that it waits for."""
+    """Places, for each lane that cannot go on, of its next work and of one that it waits for."""
     stuck: list[tuple[int, int]] = []
     seen: list[str] = []
     for place, work in enumerate(works):

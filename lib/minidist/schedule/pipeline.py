@@ -134,7 +134,7 @@ class Pass(NamedTuple):
 
 
 def stages_of(order: Order) -> int:
-    """How many stages the model is cut into."""
+    """The number of stages that the model is cut into."""
     return 1 + max(work.stage for works in order for work in works)
 
 
@@ -187,12 +187,12 @@ def check(order: Order) -> None:
 
 
 def replay(order: Order, takes: Mapping[str, float] = TAKES, hop: float = 0.0) -> list[Pass]:
-    """When each rank does what: in its order, as soon as what it needs is there.
+    """All work in time: each rank's in its order, as soon as what it needs is there.
 
     Args:
         order: the work of each rank.
         takes: how long a piece of each kind takes.
-        hop: how long what one rank has made is on its way to another.
+        hop: how long a result is on its way from one rank to another.
 
     Returns:
         All work, in the order in which it ends.
@@ -251,7 +251,7 @@ def program(order: Order, rank: int) -> list[Call]:
 
 
 def blocked(order: Order) -> str:
-    """Who waits for whom if a send waits until its message is received; "" if all come through.
+    """Ranks that wait for each other if a send waits for its receive; "" if all come through.
 
     A rank comes to each of its calls, and goes on when its peer has come to the other end.
     """
@@ -268,7 +268,7 @@ def blocked(order: Order) -> str:
 
 
 def most_held(order: Order) -> list[int]:
-    """Of each rank the most micro-batches that are between forward and the end of backward.
+    """For each rank the most micro-batches that are between forward and the end of backward.
 
     With several stages on a rank it counts a micro-batch once for each.
     """
@@ -283,7 +283,7 @@ def most_held(order: Order) -> list[int]:
 
 
 def messages(order: Order) -> int:
-    """How many messages pass between ranks: activations forward, gradients backward."""
+    """The number of messages between ranks: activations forward, gradients backward."""
     return sum(call.sends for rank in range(len(order)) for call in program(order, rank))
 
 

@@ -167,7 +167,7 @@ class Replay:
         return found
 
     def _twice(self, rank: int, chunk: int) -> str:
-        """Where parts of this chunk were first added twice: at this rank, or at one before it."""
+        """A sentence about where parts of this chunk were first added twice: here, or before."""
         for event in self.events:
             parts = event.result
             if event.chunk == chunk and event.reduce and len(set(parts)) < len(parts):

@@ -146,7 +146,7 @@ Algorithm = Callable[..., Schedule]  # number of ranks, options such as root -> 
 
 
 def bounds(numel: int, chunks: int) -> Ints:
-    """Where each of `chunks` slices of `numel` elements begins, and at the end, `numel`.
+    """Edges of `chunks` slices of `numel` elements: where each begins and, at the end, `numel`.
 
     Sizes differ by one at most and the shorter slices come last, as
     `torch.tensor_split` does it; nothing is padded. Slice c is

@@ -113,7 +113,7 @@ class Checkpoints:
         return flags | {f"'{name}'": list(part.shape) for name, part in parts.items()}
 
     def _other_flags(self, theirs: dict[str, Any], ours: dict[str, Any]) -> str:
-        """Those with which a run's numbers change; TrainError if the model does."""
+        """Flags that differ and change a run's numbers; TrainError if the model differs."""
         others = []
         for name in ours | theirs:
             there, here = (facts.get(name, "missing") for facts in (theirs, ours))
@@ -203,7 +203,7 @@ def flattened(parts: Mapping[str, Part], state: Mapping[Any, Any]) -> dict[str, 
 
 
 def dealt_out(pieces: Mapping[str, Piece], group: Any) -> dict[str, Piece]:
-    """Those that this rank writes: of what several ranks have, one of them."""
+    """The pieces that this rank writes: what several ranks have, one of them writes."""
     everyones: list[Any] = [None] * dist.get_world_size()
     ranges = {(key, start, len(tensor)) for key, (tensor, start) in pieces.items()}
     dist.all_gather_object(everyones, ranges, group)

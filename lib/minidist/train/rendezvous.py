@@ -1,4 +1,4 @@
-"""How the ranks of a run meet, also when torchrun starts them again.
+"""The rendezvous of a run's ranks, also when torchrun starts them again.
 
 torchrun keeps one store for its whole life, with the addresses of dead ranks in it. After a restart
 new ranks may find those instead of their peers' and wait forever. So torchrun's store carries only

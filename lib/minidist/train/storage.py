@@ -36,7 +36,7 @@ class Piece(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """Where a piece is: `numel` elements of the tensor `key`, from `start` on."""
+    """The place of a piece: `numel` elements of the tensor `key`, from `start` on."""
 
     key: str
     start: int

@@ -33,19 +33,19 @@ def backends(group: ProcessGroup | None) -> dict[str, str]:
 
 
 def wire_device(group: ProcessGroup | None) -> torch.device:
-    """Where small messages of our own live: on the CPU if the group can send from there."""
+    """The device for small messages of our own: the CPU if the group can send from there."""
     if "cpu" in backends(group):
         return torch.device("cpu")
     return torch.device("cuda", torch.cuda.current_device())
 
 
 def stream_ordered(device: torch.device, group: ProcessGroup | None) -> bool:
-    """Whether messages from there are queued on its stream, as NCCL's are, and the host goes on."""
+    """True if messages from `device` are queued on its stream, as NCCL's are; the host goes on."""
     return device.type == "cuda" and backends(group)["cuda"] != "gloo"
 
 
 def flat_device(device: torch.device, group: ProcessGroup | None) -> torch.device:
-    """Where `flat_view` of a tensor on `device` is: Gloo cannot send from GPU memory."""
+    """The device of `flat_view` for a tensor on `device`: Gloo cannot send from GPU memory."""
     return device if stream_ordered(device, group) else torch.device("cpu")
 
 

@@ -121,7 +121,7 @@ class _Counter:
             self._futex(self._at, _WAKE, 0x7FFFFFFF, None, 0, 0)
 
     def reached(self, barrier: int) -> bool:
-        """Whether all ranks have come to this barrier; the count is modulo 2**32."""
+        """True if all ranks have come to this barrier; the count is modulo 2**32."""
         missing = (barrier * self._ranks - self._count.value) & 0xFFFFFFFF
         return missing == 0 or missing > self._ranks
 

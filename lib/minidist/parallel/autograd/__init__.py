@@ -1,1 +1,1 @@
-"""When autograd goes back through a module."""
+"""Autograd's way back through a module."""

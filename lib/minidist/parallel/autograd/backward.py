@@ -1,4 +1,4 @@
-"""When autograd goes back through a module: where it begins, each gradient, where it ends.
+"""Autograd's way back through a module: where it begins, each gradient, where it ends.
 
 [Note: where backward begins] At the first gradient of an output of the module; or of a parameter,
 if no output was found or the loss went round it. As in PyTorch, the forward decides whether its
@@ -70,7 +70,7 @@ class BackwardPass:
 
     @property
     def problem(self) -> str:
-        """Why ranks cannot go on together; "" if the last pass has ended."""
+        """The reason why ranks cannot go on together; "" if the last pass has ended."""
         if self.under_way:
             return "its backward is still under way"
         if self.raised:

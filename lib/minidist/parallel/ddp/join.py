@@ -43,7 +43,7 @@ def shared(comm: Comm, mine: float) -> list[float]:
 
 
 def weight(comm: Comm, samples: float) -> float:
-    """How much a rank's gradients count if its loss is the mean over so many samples."""
+    """The weight of a rank's gradients if its loss is the mean over so many samples."""
     total = sum(shared(comm, samples))
     if not total:
         raise ValueError("weigh: samples: expected some on one rank, got 0 on all ranks")

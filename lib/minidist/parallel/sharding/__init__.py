@@ -1,1 +1,1 @@
-"""Which parameters lie together, and which rank keeps which part."""
+"""Layouts: which parameters lie together, and which rank keeps which part."""

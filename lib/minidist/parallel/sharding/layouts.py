@@ -36,7 +36,7 @@ import torch
 
 
 class Flat:
-    """Where each of a few tensors lies in a flat one, and which slice each rank owns: [Note: flat].
+    """Places of a few tensors in a flat one, and the slice that each rank owns: [Note: flat].
 
     It holds no memory: its methods return views of memory that others hold.
     """
@@ -69,7 +69,7 @@ class Flat:
 
 
 class RowLayout:
-    """Where the rows of a few tensors lie in the ranks' shards: see [Note: rows].
+    """Places of the rows of a few tensors in the ranks' shards: see [Note: rows].
 
     A tensor without dimensions counts as one row. `shard_numel` is the elements of one rank's
     shard, padding included; `padded` those of all, which an all-gather returns.

@@ -1,4 +1,4 @@
-"""Which parameters share a flat buffer, and where each lies in it: arithmetic alone.
+"""Groups of parameters that share a flat buffer, and each one's place in it: arithmetic alone.
 
 [Note: the layout of views] A gradient's place in the buffer is seen through a view of its
 parameter's shape and, where the parameter's memory has no gaps, its strides, since autograd lays

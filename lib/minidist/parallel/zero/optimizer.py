@@ -232,7 +232,7 @@ class ZeroOptimizer(NotCopied, Optimizer):
         self._slices.gradient_ready(parameter)
 
     def _problem(self) -> Exception | None:
-        """Why this rank cannot average or step now; None if it can."""
+        """The reason why this rank cannot average or step now; None if it can."""
         if problem := self._slices.backward.problem:
             return RuntimeError(
                 f"it is out of step with the other ranks: {problem}. Zero the gradients and build "

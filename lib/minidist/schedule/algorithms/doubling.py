@@ -77,7 +77,7 @@ def doubling_all_gather(ranks: int) -> Schedule:
 
 
 class Fold:
-    """How any number of ranks is folded into a power of two (Thakur et al., 2005).
+    """Any number of ranks, folded into a power of two (Thakur et al., 2005).
 
     Of the first ranks every second one, `out`, hands what it has to the next, `into`, and gets the
     result from there in the end. The others, and `into`, are `members`: P = 2^k of them. `edge`:

@@ -72,7 +72,7 @@ def _edges(ranks: int) -> tuple[Ints, Ints, Ints]:
 
 
 def _start(src: Ints, dst: Ints, tree: Ints) -> Ints:
-    """When each edge sends first: up, after those below it; and down, in the opposite order.
+    """The first step in which each edge sends: up, after those below it; down, the other way.
 
     Edges with one sender must differ in whether that is an even or an odd step, and so must those
     with one receiver. A rank has two parents at most, one in each tree, and two children, all in
