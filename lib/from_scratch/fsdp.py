@@ -51,7 +51,7 @@ class FSDP:
         self.units = [Unit(self, each, [*params]) for each, params in owned.items() if params]
         self.shards = [unit.shard for unit in self.units]  # for the optimizer to step on
         self.begun: list[Unit] = []  # the units of this forward, in order
-        self.ended: list[Unit] = []  # those that backward will reach
+        self.ended: list[Unit] = []  # those of them that backward will reach
         self.expected: list[Unit] = []  # the units of the last forward, in order
         self.last_reduce: Any = None
 

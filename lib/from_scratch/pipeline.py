@@ -39,8 +39,8 @@ class Pipeline:
         own = range(self.rank, stages, self.ranks)
         self.modules = {s: layers[s * size : (s + 1) * size] for s in own}
         self.last, self.border, self.group = stages - 1, border, group
-        self.held: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}  # input, output
-        self.arriving: dict[Work, tuple[Tensor, Any]] = {}  # inputs of work, to wait for
+        self.held: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}  # input, output, for backward
+        self.arriving: dict[Work, tuple[Tensor, Any]] = {}  # input, message that brings it
         self.leaving: list[tuple[Tensor, Any]] = []
 
     def parameters(self) -> list[nn.Parameter]:

@@ -63,7 +63,7 @@ class FlatParameters:
         for parameter, view in zip(self.parameters, self.views(flat), strict=True):
             torch.div(gradient_of(parameter), self.comm.ranks, out=view)
             parameter.grad = None
-        if self.shard.grad is not None:  # an earlier backward's
+        if self.shard.grad is not None:  # left by an earlier backward
             if before:
                 before.wait()  # it may be the reduction that fills it
             flat.chunk(self.comm.ranks)[self.comm.rank].add_(self.shard.grad)

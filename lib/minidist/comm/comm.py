@@ -26,7 +26,7 @@ class Handle(Timed, Protocol):
         """Return when the result is in place, in the order of the device's current stream."""
 
 
-Pending = Handle | None  # an asynchronous call's; None when the result is in place
+Pending = Handle | None  # handle of an asynchronous call; None when the result is in place
 Start = Callable[[bool], Pending]  # a call that still wants its `async_op`
 
 

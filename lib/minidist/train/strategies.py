@@ -30,7 +30,7 @@ from minidist.train.options import Options
 class Part(NamedTuple):
     """This rank's part of a parameter: its elements from `start` on, as many as there are."""
 
-    parameter: Tensor  # the optimizer's
+    parameter: Tensor  # the one that the optimizer steps on
     start: int
     shape: torch.Size  # that of the full parameter
 

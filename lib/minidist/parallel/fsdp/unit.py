@@ -77,8 +77,9 @@ class Unit:
         reshard_after_forward: bool | None,
         agree: Callable[[str, bool], Handle | None],
     ) -> None:
-        self.modules, self.comms, self.comm = modules, comms, comms[0]  # between the shards
-        self.replicate = comms[1] if len(comms) == 2 else None  # ranks with the same shards
+        # The first comm is between ranks that share each parameter, a second one between replicas.
+        self.modules, self.comms, self.comm = modules, comms, comms[0]
+        self.replicate = comms[1] if len(comms) == 2 else None
         self.policy, self.reshard_after_forward, self._agree = policy, reshard_after_forward, agree
         self.requires_gradient_sync = True
         self.sharded, self.training = ShardedState.SHARDED, TrainingState.IDLE
