@@ -15,8 +15,8 @@ from typing import Any
 import nbformat
 import pytest
 
+from course.interactive.compiled import MODULES as MODULES_OF_SLIDERS
 from course.puzzles import IN_THE_PAGE
-from course.widgets.compiled import MODULES as MODULES_OF_SLIDERS
 from tests.mutants.__main__ import mutated
 from tests.mutants.faults import MUTANTS
 

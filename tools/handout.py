@@ -15,7 +15,12 @@ import nbformat
 from tools.readable import Cell, is_solution, tags
 from tools.work import ROOT
 
-LEFT_OUT = ("tests/", ".ci/", "lib/course/capstone/answers/", "lib/course/puzzles/answers/")
+LEFT_OUT = (
+    "tests/",
+    ".ci/",
+    "lib/course/chapters/capstone/answers/",
+    "lib/course/puzzles/answers/",
+)
 EXERCISES = re.compile(r"^## Exercises\n.*?(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 SOLVED = re.compile(r"^(:::|```)\{(?:solution|code-cell)\}.*?^\1\n\n?", re.MULTILINE | re.DOTALL)
 CELL = re.compile(r"^```\{code-cell\}.*?^```\n\n?", re.MULTILINE | re.DOTALL)

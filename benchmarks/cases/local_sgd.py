@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from benchmarks.harness.record import Row
 from benchmarks.harness.sections import Clock, in_each_setup
 from benchmarks.harness.setups import Scope, Setup
-from course.training.curves import learned
+from course.chapters.keep_going.curves import learned
 from course.training.rounds import Work
 
 STEPS, LOOKS = 100, 10  # steps between two looks at the loss; how often it is looked at

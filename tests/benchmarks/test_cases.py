@@ -15,7 +15,7 @@ from benchmarks.harness import turns
 from benchmarks.harness.record import Row
 from benchmarks.harness.sections import Clock, Measure
 from benchmarks.harness.setups import Scope, Setup
-from course.training.curves import learned, loss_of
+from course.chapters.keep_going.curves import learned, loss_of
 from course.training.rounds import Work, replayed
 
 MIB = 1 << 20

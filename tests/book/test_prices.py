@@ -18,7 +18,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted((ROOT / "book").glob("*.md")), *sorted((ROOT / "notebooks").glob("*.ipynb"))]
 COURSE = ROOT / "lib" / "course"
-CODE = [*COURSE.rglob("*.py"), *COURSE.glob("widgets/static/*.js"), *ROOT.glob("scripts/**/*.*")]
+CODE = [*COURSE.rglob("*.py"), *COURSE.glob("interactive/static/*.js"), *ROOT.glob("scripts/**/*.*")]
 SIZE = r"(1\.3|2\.7|6\.7|7|13|30|34|70|175)"
 RULES = {
     "a model that is none of the three jobs": rf"\b{SIZE}(?:\s|-)?(?:B\b|billion\b)|\b{SIZE}e9\b",
@@ -36,9 +36,9 @@ ALLOWED = {
     ("book/gpus.md", "Llama of 70 billion parameters"): "published",
     ("book/hardware.md", "ETHERNET_100"): "the table of links",
     ("lib/course/pages/sharded.py", "ETHERNET_100"): "a slower network, compared by name",
-    ("lib/course/widgets/sliders.py", "ETHERNET_100"): "the name of a rate on a slider",
-    ("lib/course/widgets/sliders.py", "Llama 3.1 70B"): "a calculator for the reader's own model",
-    ("lib/course/widgets/sliders.py", "7 billion, for instance"): "how numbers are written",
+    ("lib/course/interactive/sliders.py", "ETHERNET_100"): "the name of a rate on a slider",
+    ("lib/course/interactive/sliders.py", "Llama 3.1 70B"): "for the reader's own model",
+    ("lib/course/interactive/sliders.py", "7 billion, for instance"): "how numbers are written",
 }
 
 

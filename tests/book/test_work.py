@@ -11,8 +11,8 @@ from typing import Any
 import nbformat
 import pytest
 
-from course.capstone.answers import ways
-from course.grade import tasks
+from course.ask.submissions import tasks
+from course.chapters.capstone.answers import ways
 from course.project.report import TARGETS, lines
 from tools import handout, readable, site, work
 

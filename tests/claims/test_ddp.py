@@ -16,7 +16,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 import minidist
-from course.failures.disagreeing import Forked
+from course.chapters.disagree.failures.disagreeing import Forked
 from course.training import data, models
 from minidist.comm.replicas import check_replicas
 from minidist.errors import RankError, ReplicaError

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 import minidist
-from course.capstone import run, stub, task
-from course.capstone.cluster import LINKS, Clock
-from course.capstone.run import METERED, Line
-from course.graders import capstone as grade
-from course.hosts.two_hosts import loopback, torchrun
-from course.verdict import Wrong
+from course.ask.verdict import Wrong
+from course.chapters.capstone import exercises as grade
+from course.chapters.capstone import run, stub, task
+from course.chapters.capstone.cluster import LINKS, Clock
+from course.chapters.capstone.run import METERED, Line
+from course.chapters.cluster.two_hosts import loopback, torchrun
 from minidist.memory.state import FP32
 from tests.course.verdicts import says
 from tests.support.by_hand import capstone as hand
@@ -158,7 +158,7 @@ def test_no_run_begins_without_a_forecast(told: Any, why: str, answers: Path) ->
 
 def test_the_job_says_so_in_a_sentence(answers: Path) -> None:
     own, _ = module(answers, "hsdp", forecast(held=None))
-    (said,) = torchrun(loopback()[:1], task.RANKS, "-m", "course.capstone", own)
+    (said,) = torchrun(loopback()[:1], task.RANKS, "-m", "course.chapters.capstone", own)
     assert said == "Forecast before you run: FORECAST['held'] has to be a number; it is None.\n"
 
 

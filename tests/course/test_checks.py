@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from course.grade.tasks import tasks_of
+from course.ask.submissions.tasks import tasks_of
 from course.project import mutation, report
 from course.project.faults import BUFFER, CLIP, FAULTS, SEED, STALE, SUM, WAYS
 from tests.course.verdicts import says

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist  # noqa: F401, in a table
 
 import minidist  # noqa: F401, in a table
-from course.graders import collectives as grade
+from course.chapters.collectives import exercises as grade
 from course.pages.price import ask
 from minidist.schedule.algorithms import pairwise_all_to_all
 from minidist.schedule.traffic import traffic

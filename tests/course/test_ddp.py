@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import minidist  # noqa: F401, in a table
-from course.graders import ddp as grade
+from course.chapters.ddp import exercises as grade
 from course.pages.price import ask, step_of
 from course.timing.backward import WAYS, by_way
 from minidist import ReduceOp  # noqa: F401, in a table

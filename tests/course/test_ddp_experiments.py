@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from course.graders import ddp as grade
+from course.chapters.ddp import exercises as grade
 from tests.course.verdicts import diagnosed
 
 

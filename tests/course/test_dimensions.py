@@ -10,9 +10,8 @@ import torch
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.functional import mse_loss
 
-from course.figures.dimensions import who_talks
-from course.training import dimensions
-from course.training.dimensions import (
+from course.chapters.inside import dimensions
+from course.chapters.inside.dimensions import (
     BLOCKS,
     HIDDEN,
     MICRO,
@@ -22,6 +21,7 @@ from course.training.dimensions import (
     alone,
     three_dimensional,
 )
+from course.chapters.inside.figures import who_talks
 from from_scratch.fsdp import FSDP
 from minidist import launch
 

@@ -9,8 +9,8 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from course.graders import disagree as grade
-from course.graders.disagree import Part, Records
+from course.chapters.disagree import exercises as grade
+from course.chapters.disagree.exercises import Part, Records
 from minidist import launch
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
-from course.training import elastic
+from course.chapters.map_reduce import elastic
 from minidist import RankError, launch
 from tests.support.processes import living, note, noted
 

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from course.failures import CASES, Case, Seen
-from course.failures.case import KITS
+from course.chapters.disagree.failures import CASES, Case, Seen
+from course.chapters.disagree.failures.case import KITS
 from minidist.profiler.spans import COMMUNICATION
 
 Check = Callable[[Seen], bool]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from course.graders import feeding as grade
+from course.chapters.feeding import exercises as grade
 from course.pages.price import ask, step_of
 from minidist.formulas.step import forecast
 from minidist.planner.hardware import H100

@@ -10,12 +10,12 @@ from matplotlib.colors import to_rgb
 from matplotlib.patches import Rectangle
 
 from course import figures
+from course.chapters.beyond.figures import SPLITS
+from course.chapters.choosing.figures import parts_at_peak
+from course.chapters.ddp.figures import BINS
+from course.chapters.pipelines.figures import order_of
+from course.chapters.zero.figures import LAYERS, held_in, step_works
 from course.figures import Curve, budget, curves
-from course.figures.beyond import SPLITS
-from course.figures.choosing import parts_at_peak
-from course.figures.ddp import BINS
-from course.figures.pipelines import order_of
-from course.figures.zero import LAYERS, held_in, step_works
 from minidist.memory.state import MIXED, share, state
 from minidist.planner.hardware import H100, PCIE_5
 from minidist.planner.planner import plan

@@ -8,8 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_hex, to_rgb
 
 from course import figures
-from course.figures.algorithms import edges, ink, level, shares
-from course.figures.ring import lanes, place
+from course.chapters.algorithms.figures import edges, ink, level, shares
+from course.chapters.ring.figures import lanes, place
 from minidist.plots.style import RANK
 from minidist.schedule import algorithms
 from minidist.schedule.traffic import replay

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from course import figures
-from course.figures.feeding import descend
+from course.chapters.feeding.figures import descend
 from minidist.diagnose.verdict import Rank, RecordedCall
 from minidist.parallel.sharding.layouts import Flat, RowLayout
 from tests.support.figures import boxes, texts

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from course.graders import fsdp as grade
+from course.chapters.fsdp import exercises as grade
 from tests.course.verdicts import diagnosed, reader, says
 from tests.support.by_hand import fsdp as hand
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from course.graders import fsdp as grade
+from course.chapters.fsdp import exercises as grade
 from tests.course.verdicts import diagnosed, reader
 from tests.support.by_hand import fsdp as hand
 

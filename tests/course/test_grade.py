@@ -12,8 +12,8 @@ import nbformat
 import psutil
 import pytest
 
-from course.grade import __main__ as command
-from course.grade.apart import Limits, grade_apart
+from course.ask import __main__ as command
+from course.ask.submissions.apart import Limits, grade_apart
 from tools.work import ROOT
 
 RING = (ROOT / "lib" / "from_scratch" / "ring.py").read_text()
@@ -53,7 +53,7 @@ def test_a_class_with_all_kinds_of_submissions(tmp_path: Path) -> None:
     out, sheets = tmp_path / "grades.json", tmp_path / "sheets"
     asked = ["class", "--json", out, "--sheets", sheets, "--only", "ring", "--seed", "7"]
     done = subprocess.run(
-        [sys.executable, "-m", "course.grade", *asked],
+        [sys.executable, "-m", "course.ask", *asked],
         cwd=tmp_path,
         env=os.environ | {"TQDM_DISABLE": "1"},
         stdout=subprocess.PIPE,
@@ -84,7 +84,7 @@ def test_what_breaks_its_grading_is_wrong_and_leaves_nothing(how: str, tmp_path:
     (result,) = results.values()
     assert result["status"] == "wrong"
     commands = [each.info["cmdline"] or [] for each in psutil.process_iter(["cmdline"])]
-    left = [" ".join(each) for each in commands if "course.grade.one" in each]
+    left = [" ".join(each) for each in commands if "course.ask.submissions.one" in each]
     assert not any(str(tmp_path) in each for each in left)
 
 

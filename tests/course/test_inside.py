@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from course.graders import inside as grade
+from course.chapters.inside import exercises as grade
 from course.pages.price import ask
 from from_scratch.context import merge as right
 from tests.course.verdicts import diagnosed, reader

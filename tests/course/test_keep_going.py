@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from course.graders import keep_going as grade
+from course.chapters.keep_going import exercises as grade
 from course.pages.price import ask
 from course.training.quorum import Member, Quorum, Round
 from tests.course.test_quorum import State

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from course.graders import map_reduce as grade
-from course.graders.map_reduce import words
+from course.chapters.map_reduce import exercises as grade
+from course.chapters.map_reduce.exercises import words
 from tests.course.verdicts import diagnosed, reader
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from course.graders import memory as grade
+from course.chapters.memory import exercises as grade
 from minidist.memory.state import state
 
 

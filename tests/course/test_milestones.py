@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from course.ask.verdict import Wrong
 from course.project import costs
 from course.project.check import compare
 from course.project.costs import WIDTH, Cost, check_cost, cost, memory, of_all
@@ -16,7 +17,6 @@ from course.project.milestones import MILESTONES
 from course.project.models import MODELS
 from course.project.scenarios import Tally, training
 from course.project.submission import source
-from course.verdict import Wrong
 from minidist import Ours, launch
 from tests.support.by_hand.spoiled import COSTS, RESULTS, spoiled
 

@@ -21,8 +21,8 @@ from torch.nn.parallel import DistributedDataParallel as TorchDDP
 from torch.optim import SGD
 
 import minidist
-from course.sandbox.ranks import exchange
-from course.sandbox.switchboard import Call, Deadlock, Part, Switchboard
+from course.ask.ranks import exchange
+from course.ask.switchboard import Call, Deadlock, Part, Switchboard
 from from_scratch import (
     context,
     ddp,

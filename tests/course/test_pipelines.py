@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from itertools import count
 from typing import Any
 
-from course.graders import pipelines as grade
+from course.chapters.pipelines import exercises as grade
 from minidist.schedule.pipeline import gpipe, most_held, replay
 from minidist.schedule.pipeline import one_f_one_b as library_1f1b
 from minidist.schedule.pipeline import zero_bubble as library_zero

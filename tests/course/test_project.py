@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from course.ask.verdict import Verdict, Wrong
 from course.project import report, submission
 from course.project.messages import Message, check_order
 from course.project.milestones import by_name
-from course.verdict import Verdict, Wrong
 from from_scratch import ring as right
 from tests.course.verdicts import says
 from tests.support.by_hand import project as hand

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch._C._distributed_c10d import HashStore  # exported by torch.distributed, but not typed
 
-from course.training import regroup
+from course.chapters.cluster import regroup
 
 
 def slow(rank: int, port: int) -> dict[str, Any]:

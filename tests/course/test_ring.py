@@ -12,14 +12,14 @@ import torch
 import torch.distributed as dist
 
 import minidist  # noqa: F401, in a table
-from course.figures import gpus as drawn
-from course.graders import ring as grade
+from course.ask.switchboard import Deadlock
+from course.ask.threads import Exchange, Threads
+from course.ask.verdict import Grader, Verdict
+from course.chapters.gpus import figures as drawn
+from course.chapters.ring import exercises as grade
 from course.pages.price import ask, step_of
 from course.pages.published import curve
-from course.sandbox.switchboard import Deadlock
-from course.sandbox.threads import Exchange, Threads
 from course.timing.fits import at_size, through_ends
-from course.verdict import Grader, Verdict
 from minidist.formulas.memory import bucket_bytes
 from tests.course.verdicts import diagnosed, reader
 

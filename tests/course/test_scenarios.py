@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from course.ask.verdict import Verdict
 from course.project import report, submission
 from course.project.milestones import MILESTONES
-from course.verdict import Verdict
 from tests.course.test_submission import LESSON, write
 from tests.course.verdicts import says
 from tools.work import stub

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from course.graders import table as tables
-from course.graders.table import Table
-from course.verdict import Wrong, draws
+from course.ask import table as tables
+from course.ask.table import Table
+from course.ask.verdict import Wrong, draws
 from minidist.schedule.algorithms import ring_all_reduce
 from minidist.schedule.traffic import traffic
 from tests.course.verdicts import by_table, wrong_to_any
@@ -70,7 +70,8 @@ OTHERWISE: list[tuple[str, Callable[[Any], Any], str]] = [
 def test_what_is_no_slip_gets_a_hint_too(
     name: str, changed: Callable[[Any], Any], hint: str
 ) -> None:
-    table = TABLES[f"course.graders.{name}"]
+    chapter, exercise = name.split(".")
+    table = TABLES[f"course.chapters.{chapter}.exercises.{exercise}"]
     assert re.search(hint, said(table, lambda *case: changed(table.right(*case))))
 
 

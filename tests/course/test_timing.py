@@ -12,12 +12,12 @@ import torch.distributed as dist
 from torch import nn
 
 import minidist
+from course.chapters.disagree.straggler import GONE, SENDS, WAITS, simulate
+from course.chapters.fsdp import metered
 from course.project.messages import Batches, Message, recorded
 from course.timing import travels, turns
 from course.timing.turns import Round
-from course.training import metered
 from course.training.emulated import OnDevice, slow_down
-from course.widgets.straggler import GONE, SENDS, WAITS, simulate
 from from_scratch.fsdp import FSDP
 from minidist import Ours
 from minidist.profiler.spans import Span

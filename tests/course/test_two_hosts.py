@@ -7,8 +7,15 @@ from subprocess import TimeoutExpired
 
 import pytest
 
-from course.hosts import two_hosts as module
-from course.hosts.two_hosts import Forbidden, ToolMissing, cabled, loopback, torchrun, two_hosts
+from course.chapters.cluster import two_hosts as module
+from course.chapters.cluster.two_hosts import (
+    Forbidden,
+    ToolMissing,
+    cabled,
+    loopback,
+    torchrun,
+    two_hosts,
+)
 from tests.support.processes import living, noted
 
 SLOW = """

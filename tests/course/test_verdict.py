@@ -15,9 +15,9 @@ import torch
 import torch.distributed as dist
 from torch.distributed import all_reduce
 
-from course import verdict as shared
-from course.sandbox.forbidden import without_torch
-from course.verdict import Wrong, on_ranks
+from course.ask import verdict as shared
+from course.ask.forbidden import without_torch
+from course.ask.verdict import Wrong, on_ranks
 from tests.course.verdicts import each_wrong, refuses
 from tests.support.processes import living
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from course.graders import which as grade
+from course.chapters.which import exercises as grade
 from course.pages.price import ask, step_of
 from course.pages.published import published
 from minidist.formulas import nccl

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from course.graders import why as grade
+from course.chapters.why import exercises as grade
 from course.pages.price import ask
 from minidist.memory.state import OPTIMIZERS
 

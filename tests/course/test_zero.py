@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist  # noqa: F401, in a table
 
 import minidist
-from course.graders import zero as grade
+from course.chapters.zero import exercises as grade
 from tests.course.verdicts import diagnosed, reader
 from tests.support.by_hand import zero as hand
 

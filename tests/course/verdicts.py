@@ -6,7 +6,6 @@ tuple of them if the exercise asks for several; the diagnosis is a regular expre
 reads such tables from text.
 """
 
-import pkgutil
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,9 +16,8 @@ from typing import Any
 import pytest
 from cloudpickle import register_pickle_by_value
 
-from course import graders
-from course.graders.table import Exercise, Table
-from course.verdict import Verdict, Wrong
+from course.ask.table import Exercise, Table
+from course.ask.verdict import Verdict, Wrong
 
 KINDS = {
     "mistake": "an honest mistake with a diagnosis of its own",
@@ -40,6 +38,7 @@ KINDS = {
     "order": "ranks that do not make the same calls in the same order",
 }
 
+CHAPTERS = Path(__file__).parents[2] / "lib" / "course" / "chapters"
 Wrongs = Mapping[Any, Sequence[tuple[str, Any, str]]]
 
 
@@ -121,8 +120,8 @@ def tables() -> Iterator[tuple[str, Wrongs]]:
 
 def by_table() -> list[Exercise]:
     """All of them."""
-    names = [each.name for each in pkgutil.iter_modules(graders.__path__)]
-    modules = [import_module(f"course.graders.{name}") for name in names]
+    names = sorted(path.parent.name for path in CHAPTERS.glob("*/exercises.py"))
+    modules = [import_module(f"course.chapters.{name}.exercises") for name in names]
     return [each for one in modules for each in vars(one).values() if isinstance(each, Exercise)]
 
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from course.interactive.sliders import KNOWN
 from course.puzzles import training
 from course.puzzles.catalog import EDITABLE, PUZZLES
 from course.puzzles.judge import Output, run
 from course.puzzles.tasks import LINKS, Puzzle
-from course.widgets.sliders import KNOWN
 from tests.puzzles.answers import STUBS, WRONG
 from tools.work import ROOT
 

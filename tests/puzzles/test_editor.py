@@ -11,10 +11,10 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Locator, Page, expect
 
+from course.interactive.editor import python_script
 from course.puzzles.catalog import EDITABLE, PUZZLES
 from course.puzzles.judge import run
 from course.widgets import editor, stars
-from course.widgets.editor import python_script
 from tests.puzzles.answers import STUBS, WRONG
 from tests.support.browser import FORBIDDEN, FULL, browser  # noqa: F401 (a fixture)
 from tests.support.pages import (  # noqa: F401 (a fixture)

@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from course.hosts.two_hosts import torchrun, two_hosts
+from course.chapters.cluster.two_hosts import torchrun, two_hosts
 from minidist import launch
 from tests.scripts.test_training import NUMBERS, SCRIPTS, last_checkpoint
 from tests.support.processes import wait_until

@@ -8,8 +8,8 @@ import pytest
 import yaml
 from playwright.sync_api import Browser, BrowserContext, Page
 
-from course.widgets.compiled import script
-from course.widgets.page import COMPILED
+from course.interactive.compiled import script
+from course.interactive.page import COMPILED
 from tests.support.browser import browser, new_page  # noqa: F401 (a fixture)
 from tools.work import ROOT
 

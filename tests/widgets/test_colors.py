@@ -8,7 +8,7 @@ import pytest
 from minidist.plots.style import ALGORITHM, PART, PHASE, RANK
 
 LIBRARY = (files("minidist.plots") / "static" / "widget.css").read_text("utf-8")
-COURSE = (files("course.widgets") / "static" / "widgets.css").read_text("utf-8")
+COURSE = (files("course.interactive") / "static" / "widgets.css").read_text("utf-8")
 
 
 def of_rank(number: str) -> str:

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page
 
+from course.interactive import compiled, in_page
+from course.interactive.sliders import MODELS, POLICIES, counts
 from course.timing.backward import by_way
-from course.widgets import compiled, in_page
-from course.widgets.sliders import MODELS, POLICIES, counts
 from minidist.formulas import links, memory, models, nccl, step
 from minidist.formulas.inputs import Each, Gpu, TrainingStep
 from minidist.memory.state import bytes_each

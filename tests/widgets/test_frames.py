@@ -9,6 +9,15 @@ from axe_playwright_python.sync_playwright import Axe
 from bs4 import BeautifulSoup
 from playwright.sync_api import expect
 
+from course.chapters.disagree.waits import BUGS, stuck_at
+from course.chapters.feeding.widgets import CALLS, ENDS, SAMPLES
+from course.chapters.inside.widgets import eighths
+from course.chapters.keep_going.widgets import EVERY, moments
+from course.chapters.pipelines.widgets import ORDERS
+from course.interactive.frames import Cell, Frame, FramesChoice, FramesStepper, drawing
+from course.interactive.held import RANK, UNITS
+from course.interactive.recording import RANKS
+from course.interactive.sliders import STAGES
 from course.widgets import (
     attention_stepper,
     pipeline_stepper,
@@ -18,15 +27,6 @@ from course.widgets import (
     waits_stepper,
     zero_stepper,
 )
-from course.widgets.context import eighths
-from course.widgets.frames import Cell, Frame, FramesChoice, FramesStepper, drawing
-from course.widgets.held import RANK, UNITS
-from course.widgets.pipeline import ORDERS
-from course.widgets.recording import RANKS
-from course.widgets.rounds import EVERY, moments
-from course.widgets.sampler import CALLS, ENDS, SAMPLES
-from course.widgets.sliders import STAGES
-from course.widgets.waits import BUGS, stuck_at
 from minidist.schedule.pipeline import most_held
 from tests.support.browser import browser  # noqa: F401 (a fixture)
 from tests.support.pages import PHONE, Pages, pages  # noqa: F401 (a fixture)

@@ -9,7 +9,7 @@ from tests.support.browser import browser  # noqa: F401 (a fixture)
 from tests.support.pages import Pages, site_of_the_book  # noqa: F401 (a fixture)
 from tools.work import ROOT
 
-STATIC = ROOT / "lib" / "course" / "widgets" / "static"
+STATIC = ROOT / "lib" / "course" / "interactive" / "static"
 CHAPTER = guess("many", "How many?", answer=2)._repr_html_() + editor("ring")._repr_html_()
 
 

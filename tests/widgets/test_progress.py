@@ -8,9 +8,9 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Locator, Page, expect
 
+from course.ask.verdict import Verdict
 from course.pages.path import path
 from course.project.report import TARGETS
-from course.verdict import Verdict
 from course.widgets import guesses, progress
 from tests.support.browser import FORBIDDEN, FULL, browser  # noqa: F401 (a fixture)
 from tests.support.pages import PHONE, Pages, site_of_the_book  # noqa: F401 (a fixture)

@@ -9,9 +9,9 @@ from bs4 import BeautifulSoup
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from course import widgets
+from course.interactive.page import SCRIPTS, Slider, assets, scaled, seconds_text
+from course.interactive.sliders import YEAR
 from course.pages.price import ask, step_of
-from course.widgets.page import SCRIPTS, Slider, assets, scaled, seconds_text
-from course.widgets.sliders import YEAR
 from minidist.formulas.memory import memory
 from minidist.planner.hardware import H100
 from minidist.planner.jobs import LARGE, SMALL

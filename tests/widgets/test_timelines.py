@@ -10,6 +10,8 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Locator, Page, expect
 
+from course.interactive.in_page import bordered
+from course.interactive.page import Slider, seconds_text
 from course.pages.price import ask, step_of
 from course.widgets import (
     borders,
@@ -19,8 +21,6 @@ from course.widgets import (
     straggler,
     straggler_slider,
 )
-from course.widgets.in_page import bordered
-from course.widgets.page import Slider, seconds_text
 from minidist.formulas.inputs import TrainingStep
 from minidist.formulas.memory import gradient_bytes
 from minidist.formulas.models import root

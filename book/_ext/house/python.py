@@ -6,9 +6,9 @@ from sphinx.application import Sphinx
 
 
 def write(app: Sphinx) -> None:
-    from course.widgets.compiled import script
-    from course.widgets.editor import python_script
-    from course.widgets.page import COMPILED
+    from course.interactive.compiled import script
+    from course.interactive.editor import python_script
+    from course.interactive.page import COMPILED
 
     folder = Path(app.outdir, "_static")
     folder.mkdir(parents=True, exist_ok=True)

@@ -7,8 +7,8 @@ was graded is right, 1 if something is not, 2 if there is no such milestone.
 import sys
 from argparse import ArgumentParser
 
+from course.ask.verdict import Verdict
 from course.project.report import lines
-from course.verdict import Verdict
 
 if __name__ == "__main__":
     parser = ArgumentParser("course.project", description="Grade the reader's project.")

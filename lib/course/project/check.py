@@ -8,12 +8,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from course.ask.verdict import Wrong, many
 from course.project.messages import Batches, recorded, sends
 from course.project.milestones import Milestone
 from course.project.models import WHY
 from course.project.scenarios import Tally
 from course.project.submission import LESSON, found
-from course.verdict import Wrong, many
 from minidist.comm.ours import Ours
 
 TOLERANCE = 1e-9  # in float64, where only the order of sums can make a difference

@@ -11,12 +11,12 @@ import psutil  # type: ignore[import-untyped]
 import torch
 from torch import nn
 
+from course.ask.verdict import Wrong
 from course.project.milestones import MILESTONES, Milestone
 from course.project.models import Twice, mlp
 from course.project.submission import LESSON, graded, source
 from course.project.trained import Trained
 from course.timing.travels import Awaited
-from course.verdict import Wrong
 from minidist.comm.comm import Around, Comm, Pending, Start
 from minidist.comm.counted import Counted
 from minidist.comm.ours import Ours

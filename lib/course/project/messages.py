@@ -12,8 +12,8 @@ from unittest.mock import patch
 import torch.distributed as dist
 from torch import Tensor
 
-from course.sandbox.switchboard import Call, Part, Switchboard
-from course.verdict import Wrong
+from course.ask.switchboard import Call, Part, Switchboard
+from course.ask.verdict import Wrong
 from minidist.schedule.cost import Link
 
 

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 from torch.optim import SGD
 
+from course.ask.forbidden import without_minidist, without_torch, without_wrappers
 from course.project import scenarios
 from course.project.models import EITHER_ORDER, MODELS, squares
 from course.project.scenarios import COLLECTIVES, Cases, Scenario
 from course.project.trained import Train, with_ddp, with_fsdp, with_zero, with_zero_3
-from course.sandbox.forbidden import without_minidist, without_torch, without_wrappers
 
 
 class Means(NamedTuple):

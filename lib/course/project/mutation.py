@@ -6,10 +6,10 @@ from typing import Any
 from IPython.display import Markdown
 from tqdm import tqdm  # type: ignore[import-untyped]
 
+from course.ask.verdict import Grader, Wrong, on_ranks
 from course.pages.table import table
 from course.project.faults import FAULTS, WAYS, run
 from course.project.submission import found, with_submission
-from course.verdict import Grader, Wrong, on_ranks
 from minidist.errors import RankError
 
 RIGHT_RANKS, RANKS = (2, 3), 3  # those of the right ways, and of the faults

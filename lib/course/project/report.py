@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tqdm import tqdm  # type: ignore[import-untyped]
 
+from course.ask.verdict import Grader, Verdict, many
 from course.project import costs
 from course.project.check import check_cases
 from course.project.messages import check_order
@@ -15,7 +16,6 @@ from course.project.milestones import MILESTONES, by_name
 from course.project.mutation import boards, catches
 from course.project.scoreboard import scoreboard
 from course.project.submission import graded, mine, source
-from course.verdict import Grader, Verdict, many
 from minidist.schedule.replay import listing
 
 __all__ = ["grade", "lines", "mine", "scoreboard"]

@@ -18,9 +18,9 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from torch.optim import SGD, AdamW, Optimizer
 
 import minidist
+from course.ask.verdict import many
 from course.project.models import ROWS, Loss, draw, mlp
 from course.project.trained import LEARNING_RATE, Make, Train, Trained
-from course.verdict import many
 from from_scratch.expert import balance
 from minidist.collectives.call import record
 from minidist.comm.counted import Counted

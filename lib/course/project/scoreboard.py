@@ -12,6 +12,7 @@ from IPython.display import Markdown
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 import minidist
+from course.ask.verdict import Wrong, many
 from course.pages.table import table
 from course.project import costs
 from course.project.check import check_cases
@@ -20,7 +21,6 @@ from course.project.milestones import Milestone, by_name
 from course.project.mutation import board
 from course.project.peers import PEERS
 from course.project.submission import LESSON, graded, source
-from course.verdict import Wrong, many
 from minidist.comm.ours import Ours
 from minidist.comm.slowed import Slowed
 from minidist.schedule.cost import Link

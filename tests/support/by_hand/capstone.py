@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 import minidist
-from course.capstone import run
-from course.capstone.answers import ways
-from course.capstone.task import RANKS, RATE, STEPS, loss_of
+from course.chapters.capstone import run
+from course.chapters.capstone.answers import ways
+from course.chapters.capstone.task import RANKS, RATE, STEPS, loss_of
 from from_scratch.fsdp import FSDP
 
 

@@ -15,7 +15,7 @@ from torch.distributed import ReduceOp
 from torch.distributed import distributed_c10d as c10d
 from torch.utils._pytree import tree_leaves
 
-from course.sandbox.switchboard import Part
+from course.ask.switchboard import Part
 from tests.support.nccl import gpu
 from tests.support.nccl.line import Line, Ticket
 

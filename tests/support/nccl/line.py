@@ -9,7 +9,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Client, Connection, Listener
 from typing import Any
 
-from course.sandbox.switchboard import Call, Deadlock, Switchboard
+from course.ask.switchboard import Call, Deadlock, Switchboard
 
 OURS = "nccl's rules"  # name of our threads
 TICK = 0.05  # seconds between two looks at whether all threads wait

@@ -1,0 +1,1 @@
+"""How all-reduce is done: messages, pipelines and trees."""

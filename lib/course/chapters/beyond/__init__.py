@@ -1,0 +1,1 @@
+"""Beyond data parallelism."""

@@ -1,0 +1,1 @@
+"""Choosing a strategy, and the ladder of memory."""

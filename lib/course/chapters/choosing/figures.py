@@ -1,0 +1,164 @@
+"""Pictures for choosing a strategy: what fits, at what rate, and how good a forecast was."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from course.drawing.boxes import Look, Point, box, plain_logs, single
+from minidist.planner.planner import Forecast
+from minidist.plots import style
+from minidist.plots.style import COLORS, GREY, MARKERS
+
+
+def parts_at_peak(found: Forecast, unit: float = 1e9) -> dict[str, float]:
+    """The parts that are there when most is: as backward begins, or as it ends."""
+    held = found.memory
+    parts = {"parameters": held["weights"], "optimizer state": held["optimizer"]}
+    ends = held["always"] + held["gradients"] + max(held["ends"], held["update"])
+    if found.peak <= ends:
+        parts |= {"gradients": held["buckets"] + held["gradients"]}
+    else:
+        parts |= {"gradients": held["buckets"], "activations": held["activations"]}
+    rest = found.peak - sum(parts.values())  # gathered or cast weights; what the update needs
+    return {name: nbytes / unit for name, nbytes in (parts | {"unsharded": rest}).items()}
+
+
+GOOD, BAD = COLORS[2], COLORS[1]
+
+
+class Rung(NamedTuple):
+    """A strategy and what is asked about it: what it needs, and how fast it is."""
+
+    name: str
+    needs: str
+    fits: bool
+    rate: str = ""  #: only asked if it fits
+    fast: bool = False
+
+
+def ladder(rungs: Sequence[Rung], beyond: str) -> Figure:
+    """Two questions for each strategy, from the top down to the first with two yeses.
+
+    What stands below that one is never considered. `beyond`: what is left if none will do.
+    """
+    figure, axes = single(size=(3.4, 0.62 * (len(rungs) + 1) + 0.3))
+    taken = next((i for i, rung in enumerate(rungs) if rung.fits and rung.fast), len(rungs))
+    for row, rung in enumerate(rungs):
+        cells = [(rung.name, GOOD if row == taken else GREY)]
+        if row > taken:
+            cells += [("not considered", GREY)] * 2
+        else:
+            answers = (rung.needs, rung.fits), (rung.rate, rung.fast)
+            cells += [(text, GOOD if yes else BAD) for text, yes in answers[: 1 + rung.fits]]
+        for column, (text, color) in enumerate(cells):
+            width = 2.2 if row == taken and column == 0 else 1.0
+            look: Look = {"edge": color, "face": (color, 0.16), "linewidth": width}
+            box(axes, column, row, 0.84, 0.72, text, **look)
+        if row < taken:
+            down = {"arrowstyle": "->", "color": GREY}
+            axes.annotate("", (0.42, row + 1), (0.42, row + 0.72), arrowprops=down)
+    color = GOOD if taken == len(rungs) else GREY
+    box(axes, 0, len(rungs), 2.84, 0.72, beyond, edge=color, face=(color, 0.16), linewidth=1)
+    for column, head in ((1, "does it fit?"), (2, "is it fast?")):
+        axes.text(column + 0.42, -0.12, head, fontsize=8.5, ha="center", va="bottom")
+    axes.set(xlim=(-0.03, 2.9), ylim=(len(rungs) + 0.8, -0.45), xticks=[], yticks=[])
+    style.table(axes)
+    return figure
+
+
+LINES: dict[str, dict[str, Any]] = {
+    "compute": {"color": GREY, "ls": (0, (8, 2)), "lw": 1.3},
+    "memory": {"color": COLORS[2], "ls": "-.", "lw": 1.3},
+    "network": {"color": COLORS[1], "ls": "--", "lw": 1.3},
+    "overlapped": {"color": COLORS[0], "ls": "-", "lw": 2.4},
+    "without overlap": {"color": COLORS[3], "ls": ":", "lw": 2.2},
+}
+
+
+def roofline(
+    tokens: Sequence[int],
+    shares: Mapping[str, Sequence[float]],
+    names: Mapping[str, tuple[float, float]],
+) -> Figure:
+    """Shares of the peak over a rank's tokens in a step; one of `LINES` each, named at `names`."""
+    figure, axes = single(size=(3.3, 3.0))
+    for name, line in shares.items():
+        axes.plot(tokens, line, **LINES[name])
+        axes.text(*names[name], name, fontsize=8, color=LINES[name]["color"])
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xticks(tokens[::3], [f"{count:,}" for count in tokens[::3]])
+    axes.set_ylim(min(min(line) for line in shares.values()) * 0.8, 1)
+    axes.set_yticks([0.02, 0.05, 0.1, 0.2, 0.4, 1], ["2%", "5%", "10%", "20%", "40%", "100%"])
+    axes.minorticks_off()
+    axes.set_xlabel("tokens per GPU and step", fontsize=9)
+    axes.set_title("share of the GPU's peak", fontsize=9, loc="left")
+    axes.grid(alpha=0.3)
+    style.chart(axes, labelsize=8)
+    return figure
+
+
+def predicted(
+    points: Mapping[str, Sequence[Point]], *, what: str, seen: str = "measured"
+) -> Figure:
+    """A mark for each pair (predicted, seen), by kind; dotted lines are off by a quarter.
+
+    `what`: is predicted, with its unit; `seen`: how the second of a pair is known.
+    """
+    figure, axes = single(size=(3.4, 3.4))
+    every = [value for pairs in points.values() for pair in pairs for value in pair]
+    ends = [min(every) / 1.4, max(every) * 1.4]
+    axes.plot(ends, ends, color=GREY, lw=1.2)
+    for factor in (1.25, 0.75):
+        axes.plot(ends, [factor * end for end in ends], color=GREY, lw=0.9, ls=":")
+    size = 4 if len(every) > 100 else 5
+    for number, (kind, pairs) in enumerate(points.items()):
+        look: Look = {"color": COLORS[number], "markersize": size, "alpha": 0.8, "ls": "none"}
+        axes.plot(*zip(*pairs, strict=True), MARKERS[number], label=kind, **look)
+    steps = (1,) if ends[1] > 100 * ends[0] else (1, 2, 5)
+    plain_logs(axes, [step * 10.0**power for power in range(-6, 13) for step in steps])
+    axes.set(xlim=ends, ylim=ends, aspect="equal")
+    axes.set_xlabel(f"predicted {what}", fontsize=9)
+    axes.set_ylabel(f"{seen} {what}", fontsize=9)
+    style.chart(axes, labelsize=8)
+    style.legend_below(figure, 3)
+    return figure
+
+
+def budget(limit: Point, forecast: Mapping[str, Point], measured: Sequence[Point]) -> Figure:
+    """Each strategy's forecast as a ring, what was measured as a diamond, the budget as a box.
+
+    Points are (seconds of the run, MB on a rank).
+    """
+    figure, axes = single(size=(3.4, 3.0))
+    axes.add_patch(Rectangle((0, 0), *limit, color=COLORS[2], alpha=0.15, lw=0))
+    axes.text(0.03, 0.03, "the budget", fontsize=style.TITLE, color=GREY, transform=axes.transAxes)
+    rings, marks = zip(*forecast.values(), strict=True), zip(*measured, strict=True)
+    axes.plot(*rings, "o", label="forecast", markersize=7, mfc="none", mec=COLORS[0])
+    axes.plot(*marks, "D", label="measured", markersize=4, color=COLORS[1])
+    across, up = zip(*forecast.values(), *measured, limit, strict=True)
+    axes.set(xlim=(0.7 * min(across), 1.15 * max(across)), ylim=(0.7 * min(up), 1.15 * max(up)))
+    axes.set_xlabel("the run, s on the cluster's clock", fontsize=style.TITLE)
+    axes.set_ylabel("held by a rank, MB", fontsize=style.TITLE)
+    style.chart(axes)
+    style.legend_below(figure, 2)
+    _name_rings(figure, axes, forecast)
+    return figure
+
+
+def _name_rings(figure: Figure, axes: Axes, forecast: Mapping[str, Point]) -> None:
+    """Write each strategy's name beside its ring, the fastest one's on the left; none touch."""
+    figure.draw_without_rendering()  # only now is it known how far apart rings are
+    points = 72 / figure.dpi
+    first = min(seconds for seconds, _ in forecast.values())
+    last: dict[str, float] = {}  # height of the last name on each side
+    for name, (seconds, held) in sorted(forecast.items(), key=lambda item: item[1][1]):
+        side, start = (-7, "right") if seconds == first else (7, "left")
+        ring = axes.transData.transform((seconds, held))[1] * points
+        height = max(ring, last.get(start, 0) + 1.3 * style.LABEL)
+        last[start] = height
+        where: dict[str, Any] = {"textcoords": "offset points", "ha": start, "va": "center"}
+        axes.annotate(name, (seconds, held), (side, height - ring), fontsize=style.LABEL, **where)

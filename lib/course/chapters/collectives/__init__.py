@@ -1,0 +1,1 @@
+"""The collectives, before and after."""

@@ -1,0 +1,186 @@
+"""Graders of the exercises that build one collective from another."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from random import Random
+from typing import Any, get_args
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+import minidist
+from course.ask.forbidden import without_torch
+from course.ask.ranks import Check, Cost, Traffic, graded
+from course.ask.verdict import Wrong, ask, formula
+from minidist.schedule import algorithms
+from minidist.schedule.replay import Contributors, Replay, goal, start
+from minidist.schedule.schedule import Collective, Schedule
+from minidist.schedule.traffic import replay
+
+Function = Callable[..., object]
+
+KINDS: tuple[Collective, ...] = get_args(Collective)
+NUMBERS = (4, 2, 3, 1, 5, 7)  # of ranks
+RANKS = "1, 2, 3, 4, 5 and 7"
+MOST = 100  # calls of a rank
+UNTOUCHED = -1.0  # in every element of a tensor that is to be written
+
+
+def _checked(
+    function: Function, call: Function, given: Tensor, args: Sequence[Any], calls: int, least: int
+) -> list[Check]:
+    """Run function(*args, call), which should leave `given` as it is; whether and how it did.
+
+    With so many calls, and so many bytes in all.
+    """
+    name, before, made = call.__name__, given.clone(), [0]
+
+    def counted(*args: Any) -> None:
+        made[0] += 1
+        if made[0] > MOST:
+            raise Wrong(f"your function makes call after call of {name}.")
+        call(*args)
+
+    with without_torch(f"`{name}`"), minidist.record() as log:
+        function(*args, counted)
+    minidist.barrier()  # a rank that has made fewer calls meets the others here
+    enough = "one is enough" if calls == 1 else f"{calls} are enough"
+    return [
+        not given.equal(before) and "the input was changed; read it only.",
+        made[0] != calls and (
+            f"the result is right, in {made[0]} calls of {name}; {enough}. Use {name} and nothing "
+            "else."
+        ),
+        Cost(Traffic.of(log), least, MOST**2, "the result is right", shared=False,
+             advice=f"What do the calls of {name} move that nobody needs?"),
+    ]  # fmt: skip
+
+
+@graded(
+    f"for {RANKS} real processes. Your broadcasts moved as many bytes as one all_gather: each part "
+    "has to reach every other rank once, either way. But broadcasts follow one another, while in "
+    "an all-gather all ranks can send at the same time.",
+    worlds=NUMBERS,
+)
+def all_gather(function: Function) -> Iterator[Check]:
+    """Grade function(parts, mine, rank, broadcast): parts[r] must become rank r's `mine`."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    values = [number + 0.5 for number in Random(ranks).sample(range(2, 1000), ranks)]
+    mine = torch.full((3, 40 * ranks), values[rank])
+    parts = torch.full((ranks, *mine.shape), UNTOUCHED)
+    args, least = (list(parts), mine, rank), (ranks - 1) * parts.nbytes
+    checks = _checked(function, minidist.broadcast, mine, args, ranks, least)
+    for src, part in enumerate(parts):
+        held = set(part.flatten().tolist())
+        yield held == {UNTOUCHED} and (
+            f"nothing was written into parts[{src}]. A broadcast carries what the root has in its "
+            "tensor; write into parts[...] in place."
+        )
+        wanted = f"expected rank {src}'s `mine`"
+        yield held != {values[src]} and f"parts[{src}] holds {_whose(held, values)}, {wanted}."
+    yield from checks
+
+
+def _whose(held: set[float], values: list[float]) -> str:
+    if UNTOUCHED in held:
+        return "something unwritten"
+    if len(held) > 1:
+        return "a mixture"
+    (value,) = held
+    return f"rank {values.index(value)}'s" if value in values else f"{value:g} everywhere"
+
+
+@graded(
+    f"for {RANKS} real processes. Your way moved as many bytes as one reduce_scatter. But every "
+    "rank had to hold all N parts before it could add them; a ring adds each part as it arrives.",
+    worlds=NUMBERS,
+)
+def reduce_scatter(function: Function) -> Iterator[Check]:
+    """Grade function(output, inputs, all_to_all), where `inputs[d]` is this rank's part for rank d.
+
+    `output` must become the sum of all ranks' parts for this one.
+    """
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    # Part s→d is 1 at place (s, d) and 0 elsewhere, so that a sum shows what is in it.
+    parts = torch.eye(ranks * ranks).view(ranks, ranks, ranks * ranks)
+    wanted, inputs = parts[:, rank].sum(0), parts[rank].clone()
+    output = torch.full_like(wanted, UNTOUCHED)
+    args, least = (output, list(inputs)), (ranks - 1) * parts[0].nbytes
+    checks = _checked(function, minidist.all_to_all, inputs, args, 1, least)
+    untouched = bool((output == UNTOUCHED).all())
+    yield untouched and "nothing was written into `output`, in place."
+    yield not output.equal(wanted) and (
+        f"`output` holds {_blocks(output, ranks)}, expected {_blocks(wanted, ranks)} (s→d is rank "
+        "s's part for rank d)."
+    )
+    yield from checks
+
+
+def _blocks(output: Tensor, ranks: int) -> str:
+    """A sum of blocks spelled out, or what it is if it is none."""
+    times = output.tolist()
+    if any(n < 0 or n != int(n) for n in times):
+        return "what was in it before, too"
+    parts = [f"{i // ranks}→{i % ranks}" for i, n in enumerate(times) for _ in range(int(n))]
+    return " + ".join(parts) if 0 < len(parts) <= 2 * ranks else f"{len(parts)} blocks"
+
+
+DRAWN = {
+    "A": algorithms.direct_gather(4, root=2),
+    "B": algorithms.ring_reduce_scatter(4),
+    "C": algorithms.tree_broadcast(4, root=1),
+    "D": algorithms.pairwise_all_to_all(4),
+    "E": algorithms.direct_scatter(4, root=3),
+    "F": algorithms.tree_reduce(4, root=3),
+}
+
+
+def pictures() -> dict[str, Replay]:
+    """Six collectives over four ranks, under letters: for `figures.before_after` and `names`."""
+    return {letter: replay(schedule) for letter, schedule in DRAWN.items()}
+
+
+@formula
+def names(function: Callable[[], Mapping[str, str]]) -> str:
+    """Grade function(): letter of each picture → torch.distributed's name of the collective."""
+    answers = ask(function)
+    if not isinstance(answers, Mapping):
+        raise Wrong(f"you return {answers!r}; expected a dict of letters and names.")
+    for letter, schedule in DRAWN.items():
+        answer, kind = str(answers.get(letter, "nothing")), schedule.collective
+        if answer not in KINDS:
+            raise Wrong(f"picture {letter}: {answer} is none of {', '.join(sorted(KINDS))}.")
+        if (answer == "all_to_all") != (kind == "all_to_all"):
+            raise Wrong(
+                f"picture {letter} is {'' if kind == 'all_to_all' else 'not '}an all_to_all: "
+                "only there does each rank have a different block for every rank."
+            )
+        if answer != kind:
+            _find_difference(letter, answer, schedule)
+    return (
+        f"for all {len(DRAWN)} pictures. Some are mirror images: a gather read backwards is a "
+        "scatter, and a broadcast read backwards is a reduce, if the receiver adds."
+    )
+
+
+def _find_difference(letter: str, answer: Collective, schedule: Schedule) -> None:
+    ranks, chunks = schedule.ranks, schedule.chunks
+    shown = replay(schedule)
+    sides = {
+        "before": (shown.start, start(answer, ranks, chunks, schedule.root)),
+        "after": (shown.goal, goal(answer, ranks, chunks, schedule.root, by=1)),
+    }
+    for when, (seen, promised) in sides.items():
+        for rank, chunk in np.ndindex(ranks, chunks):
+            here, there = seen[rank][chunk] or (), promised[rank][chunk] or ()
+            if here != there:
+                raise Wrong(
+                    f"picture {letter}: {when} the call rank {rank} has {_parts(here)} in column "
+                    f"{chunk}. In {answer} it would have {_parts(there)} there."
+                )
+
+
+def _parts(who: Contributors) -> str:
+    s = "s" if len(who) > 1 else ""
+    return f"the part{s} of rank{s} {', '.join(map(str, who))}" if who else "nothing"

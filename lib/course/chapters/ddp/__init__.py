@@ -1,0 +1,1 @@
+"""DDP: buckets of gradients that travel during backward."""

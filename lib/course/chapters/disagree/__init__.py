@@ -1,0 +1,1 @@
+"""Ranks that disagree, hang or die."""

@@ -1,0 +1,1 @@
+"""Feeding the ranks: samples, batches and seeds."""

@@ -1,0 +1,1 @@
+"""FSDP: units that are gathered when they are needed."""

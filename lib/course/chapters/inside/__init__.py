@@ -1,0 +1,1 @@
+"""What is split inside a layer."""

@@ -1,0 +1,1 @@
+"""MapReduce, and training as one."""

@@ -1,0 +1,147 @@
+"""Pictures of MapReduce: map, shuffle and reduce, the death of a worker, and a step as a job."""
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from course.drawing.boxes import box, names_left, note, sketch
+from minidist.plots import style
+from minidist.plots.style import COLORS, GREY, PART, PART_HATCH, PHASE, RANK
+from minidist.schedule.replay import Replay
+
+WIDE, GAP = 1.0, 0.1  # of a map task, and between two
+SLOT, BOX = 0.26, 1.1  # heights of a slot for a reducer, and of a task
+MAPPED, REDUCED = 1.4, 2.85  # where the slots begin, and the reducers
+
+
+def map_shuffle_reduce(
+    inputs: Sequence[str], boxes: Sequence[Sequence[int]], parts: Sequence[Mapping[str, Any]]
+) -> Figure:
+    """Each map task with its text, a line from each of its boxes to a reducer.
+
+    `boxes[m][r]`: how many pairs map task m has for reducer r, which makes `parts[r]` of them.
+    """
+    across = len(inputs) * (WIDE + GAP) - GAP
+    figure, axes = sketch((3.45, 3.7), (-0.85, across + 0.05), (REDUCED + 1.2, 0.1))
+    wide = (across - (len(parts) - 1) * 2 * GAP) / len(parts)
+    for r, part in enumerate(parts):
+        x = r * (wide + 2 * GAP)
+        box(axes, x, REDUCED, wide, 1.15, face=(RANK[r], 0.3), linewidth=0.5)
+        style.write(axes, x + wide / 2, REDUCED + 0.17, f"reducer {r}")
+        style.write(axes, x + wide / 2, REDUCED + 0.66, _words(part))
+    for m, (text, row) in enumerate(zip(inputs, boxes, strict=True)):
+        left = m * (WIDE + GAP)
+        box(axes, left, 0.2, WIDE, BOX)
+        style.write(axes, left + WIDE / 2, 0.37, f"task {m}")
+        style.write(axes, left + WIDE / 2, 0.84, "\n".join(textwrap.wrap(text, 9)))
+        for r, count in enumerate(row):
+            x, width = left + r * WIDE / len(row), WIDE / len(row)
+            box(axes, x, MAPPED, width, SLOT, str(count), face=(RANK[r], 0.3), linewidth=0.5)
+            if count:
+                ends = x + width / 2, r * (wide + 2 * GAP) + wide * (m + 1) / (len(inputs) + 1)
+                heights = MAPPED + SLOT, REDUCED
+                (line,) = axes.plot(ends, heights, color=RANK[r], linewidth=0.7 + 0.5 * count)
+                line.set(alpha=0.8, solid_capstyle="butt")
+    middle = (MAPPED + SLOT + REDUCED) / 2
+    names_left(axes, -0.12, {0.75: "map", middle: "shuffle", 3.42: "reduce"})
+    return figure
+
+
+def _words(part: Mapping[str, Any]) -> str:
+    """What a reducer has made, with no break between a key and its value."""
+    pairs = ", ".join(f"{key}_{value}" for key, value in part.items())
+    return "\n".join(textwrap.wrap(pairs, 13)).replace("_", " ")
+
+
+BLOCK, APART, HIGH = 0.86, 0.1, 0.36
+LOST = COLORS[1]
+STATE = (  # where a part stands, and its name
+    (0.15, "parameters", "weights"),
+    (0.57, "optimizer state", "optimizer"),
+    (1.05, "gradients", "gradient"),
+)
+
+
+def after_a_death(ranks: int, dead: int) -> Figure:
+    """Ranks in their places with what each holds; the dead one crossed out, their group cut.
+
+    Whole boxes are in a survivor's memory; what is lost has a dashed outline and a cross.
+    """
+    right = ranks * (BLOCK + APART)
+    figure, axes = sketch((3.45, 2.0), (-0.05, right + 0.95), (1.85, -0.2))
+    for rank in range(ranks):
+        x, gone = rank * (BLOCK + APART), rank == dead
+        axes.text(x + BLOCK / 2, 0.06, f"rank {rank}", ha="center", va="bottom", fontsize=8)
+        for y, part, name in STATE:
+            if gone or part == "gradients":
+                box(axes, x, y, BLOCK, HIGH, name, edge=LOST, linewidth=1, dashed=True)
+            else:
+                box(axes, x, y, BLOCK, HIGH, name, face=(PART[part], 0.3), linewidth=0.6)
+                axes.patches[-1].set(hatch=PART_HATCH[part], edgecolor=(PART[part], 0.4))
+        if rank + 1 < ranks:
+            ends = x + BLOCK / 2 + 0.1, x + BLOCK * 1.5 + APART - 0.1
+            cut = dead in (rank, rank + 1)
+            color, dashes = (LOST, ":") if cut else (GREY, "-")
+            axes.plot(ends, (1.65, 1.65), dashes, color=color, linewidth=1.6)
+            if cut:
+                middle = x + BLOCK + APART / 2
+                axes.plot(middle, 1.65, "x", color=LOST, markersize=8, markeredgewidth=2)
+        axes.plot(x + BLOCK / 2, 1.65, "x" if gone else "o", color=LOST if gone else GREY)
+    texts = {0.55: "kept by\nsurvivors", 1.23: "lost: step\nin flight", 1.65: "lost: group"}
+    for y, text in texts.items():
+        note(axes, right, y, text)
+    return figure
+
+
+SPAN, SPACE, TALL = 1.0, 0.16, 0.34
+OWN, SUMMED, WHOLE = 1.1, 2.2, 3.3  # the tops of gradients, of their sums, and of all sums
+
+
+def step_as_reduce(scattered: Replay, gathered: Replay) -> Figure:
+    """Samples, gradients in chunks, their sums, the whole sum and the weights, on each rank.
+
+    The messages of `scattered`, a reduce-scatter, are the shuffle; those of `gathered` follow.
+    """
+    ranks = scattered.ranks
+    right = ranks * (SPAN + SPACE) - SPACE + 0.05
+    figure, axes = sketch((3.45, 4.3), (-0.95, right), (4.25, -0.4))
+    for rank in range(ranks):
+        left = rank * (SPAN + SPACE)
+        axes.text(left + SPAN / 2, -0.1, f"rank {rank}", ha="center", va="bottom", fontsize=8.5)
+        box(axes, left, 0, SPAN, TALL, f"shard {rank}")
+        for x, text, phase in ((left, "fwd", "forward"), (left + SPAN / 2, "bwd", "backward")):
+            face = PHASE[phase], 0.4
+            box(axes, x, 0.55, SPAN / 2, TALL, text, face=face, linewidth=0)
+        _chunks(axes, left, OWN, [str(chunk) for chunk in range(ranks)])
+        _chunks(axes, left, SUMMED, ["Σ" if chunk == rank else "" for chunk in range(ranks)])
+        _chunks(axes, left, WHOLE, ["Σ"] * ranks)
+        face = PART["parameters"], 0.45
+        box(axes, left, 3.85, SPAN, TALL, "weights", face=face, linewidth=0)
+    _lines(axes, scattered, OWN, SUMMED)
+    _lines(axes, gathered, SUMMED, WHOLE)
+    names = {0.45: "map", 1.82: "shuffle", 2.37: "reduce", 2.92: "return", 4.02: "step"}
+    names_left(axes, -0.12, names)
+    return figure
+
+
+def _chunks(axes: Axes, left: float, top: float, texts: Sequence[str]) -> None:
+    """Cells of a gradient; the rank holds those with a text."""
+    width, color = SPAN / len(texts), PART["gradients"]
+    box(axes, left, top, SPAN, TALL, linewidth=0.5)
+    for chunk, text in enumerate(texts):
+        if text:
+            cell = left + chunk * width, top, width, TALL
+            box(axes, *cell, face=(color, 0.3), linewidth=0)
+            axes.patches[-1].set(hatch=PART_HATCH["gradients"], edgecolor=(color, 0.35))
+            box(axes, *cell, text, linewidth=0.5, fontsize=9)
+
+
+def _lines(axes: Axes, replay: Replay, above: float, below: float) -> None:
+    """Every message, in its sender's colour, and what stays where it is."""
+    stays = [(rank, rank, rank) for rank in range(replay.ranks)]
+    for src, dst, chunk in [(e.src, e.dst, e.chunk) for e in replay.events] + stays:
+        ends = [r * (SPAN + SPACE) + (chunk + 0.5) * SPAN / replay.ranks for r in (src, dst)]
+        axes.plot(ends, (above + TALL, below), color=RANK[src % 8], linewidth=1.1, alpha=0.85)

@@ -1,0 +1,127 @@
+"""Pictures for choosing an algorithm: who wins where, and paths through nodes and memory."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import pairwise
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import ListedColormap
+from matplotlib.figure import Figure
+from matplotlib.patches import Wedge
+from matplotlib.ticker import FixedLocator
+
+from course.drawing.boxes import Look, arrow, clockwise, dot, sketch, stacked
+from course.drawing.charts import in_bytes
+from minidist.plots import style
+from minidist.plots.style import COLORS, GREY, LABEL, RANK, TITLE
+
+
+def winners(
+    best: Mapping[str, Mapping[int, Sequence[str]]],
+    sizes: Sequence[float],
+    names: Sequence[str],
+    marks: Mapping[str, float] | None = None,
+) -> Figure:
+    """Which algorithm is the fastest: tensor size to the right, ranks upward.
+
+    `best`: title → number of ranks → the winner's name, one of `names`, at each of `sizes`;
+    `marks`: name → bytes of a line from top to bottom, beside which no region is named.
+    """
+    figure, panels = stacked(best, (3.6, 2.1 * len(best) + 0.2), sharex=True)
+    for axes, rows in panels:
+        _regions(axes, rows, sizes, names, list((marks or {}).values()))
+        axes.set_ylabel("ranks", fontsize=TITLE)
+        for name, at in (marks or {}).items():
+            axes.axvline(at, color="black", lw=1.2, ls="--")
+            axes.text(at, len(rows) - 0.45, name, ha="center", va="bottom", fontsize=LABEL)
+    axes.set_xlabel("bytes in the tensor", fontsize=TITLE)
+    return figure
+
+
+def _regions(
+    axes: Axes,
+    rows: Mapping[int, Sequence[str]],
+    sizes: Sequence[float],
+    names: Sequence[str],
+    marks: Sequence[float],
+) -> None:
+    index = np.array([[names.index(name) for name in rows[ranks]] for ranks in rows])
+    colors = ListedColormap([style.color_of(name.removeprefix("binomial ")) for name in names])
+    look: Look = {"cmap": colors, "vmin": -0.5, "vmax": len(names) - 0.5, "alpha": 0.55}
+    look |= {"rasterized": True}  # or seams show between the cells
+    axes.pcolormesh(sizes, np.arange(len(rows)), index, shading="nearest", **look)
+    for which in np.unique(index):  # its name, in the middle of its wide rows, where most room is
+        wide = (index == which).sum(axis=1)
+        rows_of = np.flatnonzero(wide > 0.7 * wide.max())
+        row = int(rows_of[(len(rows_of) - 1) // 2])
+        place = np.flatnonzero(index[row] == which)
+        if len(place) > len(sizes) / 7:
+            ends = sorted([sizes[place[0]], sizes[place[-1]], *marks])
+            ends = [end for end in ends if sizes[place[0]] <= end <= sizes[place[-1]]]
+            low, high = max(pairwise(ends), key=lambda pair: pair[1] / pair[0])
+            name = names[int(which)].replace("-", "-\n").replace(" ", "\n")
+            style.write(axes, np.sqrt(low * high), row, name, LABEL)
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_locator(FixedLocator([2.0**power for power in range(0, 51, 5)]))
+    axes.xaxis.set_major_formatter(lambda value, _: in_bytes(value))
+    axes.set_yticks(range(len(rows)), [f"{ranks:,}" for ranks in rows])
+    style.chart(axes)
+
+
+def ring_path(count: int, local: int, inside: str, between: str) -> Figure:
+    """The hops of a ring over `count` nodes of `local` ranks, clockwise from the top.
+
+    `inside`: what a hop in a node costs; `between`: what a hop from node to node costs.
+    """
+    ranks = count * local
+    figure, axes = sketch((3.4, 3.4), (-1.55, 1.55), (-1.55, 1.55), margin=0)
+    axes.set_aspect("equal")
+    at, turn = partial(clockwise, places=ranks), 360 / ranks
+    for node in range(count):
+        begin, end = 90 - (node * local + local - 0.62) * turn, 90 - (node * local - 0.38) * turn
+        axes.add_patch(Wedge((0, 0), 1.17, begin, end, width=0.34, color=GREY, alpha=0.16, lw=0))
+        style.write(
+            axes, *at((node + 0.5) * local - 0.5, wide=0.62, high=0.62), f"node {node}", TITLE
+        )
+    for rank in range(ranks):
+        leaves = (rank + 1) % local == 0
+        color, width, head = (COLORS[1], 3, 12) if leaves else (GREY, 1.2, 8)
+        look = {"shrinkA": 8, "shrinkB": 8, "mutation_scale": head}
+        arrow(axes, at(rank), at(rank + 1), color, width, **look)
+        if leaves:
+            style.write(axes, *at(rank + 0.5, wide=1.33, high=1.33), between, TITLE)
+        dot(axes, *at(rank), rank)
+    middle = f"once round:\n{ranks - count} × {inside}\n+ {count} × {between}"
+    style.write(axes, 0, 0, middle, TITLE)
+    return figure
+
+
+def one_memory(ranks: int = 4) -> Figure:
+    """Three panels; a row is a rank's segment, a column a chunk, a colour the rank that acts."""
+    figure, grid = style.subplots(1, 3, size=(3.6, 1.7))
+    titles = ("1  copy in", "2  sum a column", "3  copy out")
+    for number, (axes, title) in enumerate(zip(grid[0], titles, strict=True)):
+        for row, column in np.ndindex(ranks, ranks):
+            _cell(axes, number, row, column)
+        axes.set_xlim(-0.05, ranks + 0.05)
+        style.name_rows(axes, map(str, range(ranks)))
+        axes.set_xticks([column + 0.5 for column in range(ranks)], range(ranks))
+        axes.set_title(title, fontsize=TITLE)
+        axes.set_xlabel("chunk", fontsize=LABEL)
+        style.table(axes)
+    grid[0, 0].set_ylabel("segment of rank", fontsize=LABEL)
+    return figure
+
+
+def _cell(axes: Axes, panel: int, row: int, column: int) -> None:
+    """In step 1 a rank writes its row, in 2 it reads its column, in 3 all read the diagonal."""
+    who = (row, column, column)[panel]
+    color = RANK[who % len(RANK)]
+    if panel < 2 or row == column:
+        style.fill(axes, column, row, color, alpha=0.55)
+    if panel and row == column:
+        style.outline(axes, column, row, color, linewidth=1.8)
+        style.write(axes, column + 0.5, row + 0.54, "Σ", fontsize=9)
+    else:
+        style.outline(axes, column, row, GREY)

@@ -1,0 +1,1 @@
+"""Why one GPU is not enough."""

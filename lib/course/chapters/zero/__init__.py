@@ -1,0 +1,1 @@
+"""ZeRO: state in shards."""

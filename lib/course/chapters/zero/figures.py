@@ -1,0 +1,151 @@
+"""Pictures of ZeRO: who holds which part of the state, the flat layout, and a step."""
+
+from collections.abc import Iterable, Mapping
+from itertools import accumulate, product
+
+import torch
+from matplotlib.figure import Figure
+
+from course.drawing.boxes import Look, box, single
+from course.drawing.charts import part_look
+from minidist.memory.state import DtypePolicy, share, state
+from minidist.parallel.sharding.layouts import Flat
+from minidist.plots import style
+from minidist.plots.style import GREY, PHASE, RANK
+from minidist.schedule.lanes import Span, Work, end, spans
+
+WIDE = 3.7  # inches, of every picture here
+PARTS = {"parameters": "weights", "gradients": "gradients", "optimizer state": "optimizer"}
+BAR = 0.78  # of a rank's column
+
+
+def who_holds(policy: DtypePolicy, ranks: int, stages: Mapping[str, int]) -> Figure:
+    """State with Adam, to scale: a panel for each strategy, a column for each rank.
+
+    What a rank holds is filled: all of a part, or the slice with the rank's number; what it does
+    not hold is an empty outline. `stages`: title → stage, as `share` takes it.
+    """
+    whole, rows = state(ranks, policy), -(-len(stages) // 2)  # a parameter for each rank
+    sizes = [getattr(whole, part) for part in PARTS.values()]
+    bottoms = [top - full for top, full in zip(accumulate(sizes), sizes, strict=True)]
+    parts = [*zip(PARTS, sizes, bottoms, strict=True)]
+    figure, grid = style.subplots(rows, 2, size=(WIDE, 1.9 * rows), sharey=True)
+    for axes, (title, stage) in zip(grid.flat, stages.items(), strict=False):
+        own = share(whole, ranks, stage)
+        for rank, (name, full, bottom) in product(range(ranks), parts):
+            held, left = getattr(own, PARTS[name]), rank - BAR / 2
+            start = bottom + (full * rank / ranks if held < full else 0)
+            look = {"linewidth": 0.4, "alpha": 0.85, **part_look(name)}
+            axes.bar(left, held, BAR, start, align="edge", **look)
+            style.outline(axes, left, bottom, GREY, width=BAR, height=full, linewidth=0.6)
+        axes.set_title(f"{title}: {own.total / ranks:g} bytes", fontsize=style.TITLE)
+        axes.set(xlim=(-0.5, ranks - 0.5), ylim=(0, whole.total))
+        axes.set_xticks(range(ranks), map(str, range(ranks)))
+        axes.set_xlabel("rank", fontsize=style.LABEL)
+        style.table(axes)
+    middles = [bottom + full / 2 for _, full, bottom in parts]
+    grid[0, 0].set_yticks(middles, [name.replace(" ", "\n") for name in PARTS])
+    return figure
+
+
+def flat_layout(sizes: Mapping[str, int], ranks: int) -> Figure:
+    """Parameters of these sizes end to end in a padded buffer, and the ranks' shards of it."""
+    figure, axes = single(size=(WIDE, 1.1))
+    names = [f"{name}[{i}]" for name, size in sizes.items() for i in range(size)]
+    shard = Flat([torch.Size([size]) for size in sizes.values()], ranks, 0).shard_numel
+    cells = ranks * shard
+    for x, name in enumerate([*names, *["pad"] * (cells - len(names))]):
+        box(axes, x, 0, 1, 1, name)
+    for rank in range(ranks):
+        look: Look = {"edge": RANK[rank], "face": (RANK[rank], 0.35), "linewidth": 1.2}
+        box(axes, rank * shard + 0.04, 1.45, shard - 0.08, 1, f"rank {rank}", **look)
+    axes.set(xlim=(-0.05, cells + 0.05), ylim=(2.55, -0.1))
+    axes.set_xticks([])
+    axes.set_yticks([0.5, 1.95], ["buffer", "shards"])
+    style.table(axes)
+    return figure
+
+
+LAYERS, RANKS = 3, 4
+KIND = {"F": "forward", "B": "backward", "R": "reduce-scatter", "A": "all-gather"}
+TAKES = {"F": 1, "B": 2, "R": 1, "A": 1}  # for a layer
+UPDATE = 2  # for all layers
+LANES = COMPUTE, NETWORK = "compute", "network"
+STEPS = {  # what starts when: a message waits for the compute before it; "!" waits for the message
+    "DDP": "F1 F2 F3  B3 R3 A3 B2 R2 A2 B1 R1 A1  !optimizer",
+    "ZeRO-1": "F1 F2 F3  B3 B2 B1 R3 R2 R1  !optimizer A1 A2 A3",
+    "ZeRO-2": "F1 F2 F3  B3 R3 B2 R2 B1 R1  !optimizer A1 A2 A3",
+    "ZeRO-3": "A1 !F1 A2 !F2 A3 !F3  A3 !B3 R3 A2 !B2 R2 A1 !B1 R1  !optimizer",
+}
+MOMENTS = 2  # times a layer's weights
+
+
+def step_works(stage: int) -> list[Work]:
+    """The plain form of each stage: a bucket for each layer, nothing gathered ahead."""
+    works, last = list[Work](), dict[str, list[int]]()  # lane → the place of its last work
+    for text in [*STEPS.values()][stage].split():
+        name = text.removeprefix("!")
+        lane = NETWORK if name[0] in "RA" else COMPUTE
+        other = COMPUTE if lane == NETWORK else NETWORK
+        after = last.get(other, []) if lane == NETWORK or "!" in text else []
+        if name == "optimizer":
+            works.append(Work(lane, name, UPDATE / RANKS if stage else UPDATE, after))
+        else:
+            works.append(Work(lane, KIND[name[0]], TAKES[name[0]], after, name))
+        last[lane] = [len(works) - 1]
+    return works
+
+
+def held_in(stage: int, step: list[Span]) -> list[tuple[float, dict[str, float]]]:
+    """(Time, what is held from then on) in layers' weights; a gather takes memory as it starts."""
+    part = 1 / RANKS if stage else 1
+    now: dict[str, float] = {
+        "parameters": LAYERS * (part if stage == 3 else 1),
+        "gradients": 0.0,
+        "optimizer state": MOMENTS * LAYERS * part,
+    }
+    gradients = {"backward": 1, "reduce-scatter": part - 1, "optimizer": -LAYERS * part}
+    weights = {"all-gather": 1, "forward": -1, "backward": -1} if stage == 3 else {}
+    changes = list[tuple[float, str, float]]()
+    for span in step:
+        at = span.start if span.kind == "all-gather" else span.end
+        changes.append((at, "gradients", gradients.get(span.kind, 0)))
+        changes.append((at, "parameters", weights.get(span.kind, 0)))
+    points = {0.0: dict(now)}
+    for when, name, amount in sorted(changes):
+        now[name] += amount
+        points[when] = dict(now)
+    points[end(step)] = now
+    return [*points.items()]
+
+
+def zero_step(stages: Iterable[int]) -> Figure:
+    """A step on one of four ranks: lanes for compute and network, and what is held below them."""
+    chosen, steps = list(stages), [spans(step_works(stage)) for stage in range(len(STEPS))]
+    size = WIDE, 1.25 * len(chosen) + 0.6
+    figure, grid = style.subplots(2 * len(chosen), 1, size=size, sharex=True)
+    for stage, lanes, memory in zip(chosen, grid[::2, 0], grid[1::2, 0], strict=True):
+        lanes.set_title([*STEPS][stage], fontsize=style.TITLE, loc="left")
+        for each in steps[stage]:
+            row, width = LANES.index(each.lane), each.end - each.start
+            face = PHASE[each.kind], 0.5
+            box(lanes, each.start, row, width, 0.9, each.text, face=face, linewidth=0.5)
+            if each.kind == "optimizer":
+                style.write(lanes, each.end + 0.7, row + 0.47, "opt")
+        style.name_rows(lanes, LANES, 0.45)
+        lanes.set_xticks([])
+        style.table(lanes)
+        when, held = zip(*held_in(stage, steps[stage]), strict=True)
+        bottom = [0.0] * len(when)
+        for part in ("parameters", "optimizer state", "gradients"):
+            top = [low + parts[part] for low, parts in zip(bottom, held, strict=True)]
+            look = {"linewidth": 0.4, "alpha": 0.7, **part_look(part)}
+            memory.fill_between(when, bottom, top, step="post", **look)
+            bottom = top
+        memory.set_ylim(0, (2 + MOMENTS) * LAYERS)
+        memory.set_yticks([(2 + MOMENTS) * LAYERS / 2], ["memory"])
+        style.table(memory)
+    grid[0, 0].set_xlim(0, max(map(end, steps)) + 1)
+    grid[-1, 0].set_xlabel("time", fontsize=style.LABEL)
+    style.legend_below(figure, 3, {part: {"linewidth": 0.4, **part_look(part)} for part in PARTS})
+    return figure

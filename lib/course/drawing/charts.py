@@ -1,0 +1,226 @@
+"""Charts that several chapters draw: bars in groups or stacked, a level over time, and curves."""
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from textwrap import fill
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from course.drawing.boxes import Look, note, single, stacked
+from minidist.plots import style
+from minidist.plots.style import COLORS, DASHES, GREY, HATCHES, LABEL, MARKERS, PART, PART_HATCH
+
+SIZE = 3.4, 2.7
+UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+NAME = 14  # letters in a line of a name
+LINE = 0.075  # of a panel's height
+
+
+def grouped_bars(
+    groups: Mapping[str, Sequence[float]], names: Sequence[str], *, y_label: str
+) -> Figure:
+    """One bar for each name, side by side for each group."""
+    figure, axes = single(size=SIZE)
+    width = 0.8 / len(groups)
+    for number, (label, heights) in enumerate(groups.items()):
+        left = np.arange(len(names)) + (number - (len(groups) - 1) / 2) * width
+        axes.bar(left, heights, 0.92 * width, label=label, **_look(number, label))
+    axes.set_xticks(range(len(names)), [fill(name, 10, break_long_words=False) for name in names])
+    _finish(figure, axes, y_label)
+    return figure
+
+
+def stacked_bars(
+    bars: Mapping[str, Mapping[str, float]],
+    *,
+    y_label: str,
+    marks: tuple[str, Mapping[str, float]] | None = None,
+) -> Figure:
+    """Bars stacked of named parts, which a bar may lack.
+
+    `bars`: bar → part → amount; `marks`: what was measured: its name, and its height on each bar.
+    """
+    figure, axes = single(size=SIZE)
+    bottom = np.zeros(len(bars))
+    for number, part in enumerate(dict.fromkeys(part for bar in bars.values() for part in bar)):
+        amounts = np.array([bar.get(part, 0.0) for bar in bars.values()])
+        axes.bar(list(bars), amounts, 0.62, bottom, label=part, **_look(number, part))
+        bottom += amounts
+    if marks:
+        name, heights = marks
+        (line,) = axes.plot(list(heights), list(heights.values()), "D", label=name)
+        line.set(markersize=6, markerfacecolor="white", markeredgecolor="black")
+    _finish(figure, axes, y_label)
+    return figure
+
+
+def _look(number: int, name: str) -> dict[str, Any]:
+    """Parts differ without colour too; what has a colour in the whole book has it here."""
+    try:
+        color = style.color_of(name)
+    except KeyError:
+        color = COLORS[number]
+    look = {"facecolor": color, "hatch": HATCHES[number], "edgecolor": "black"}
+    return look | {"linewidth": 0.5, "alpha": 0.8}
+
+
+def _finish(figure: Figure, axes: Axes, y_label: str) -> None:
+    axes.set_title(y_label, fontsize=style.TITLE, loc="left")
+    axes.grid(axis="y", alpha=0.3)
+    axes.set_axisbelow(True)
+    style.chart(axes)
+    axes.tick_params(axis="x", length=0)
+    style.legend_below(figure, 3)
+
+
+def level(
+    curve: Sequence[tuple[float, float]],
+    marks: Mapping[str, float],
+    *,
+    x_label: str,
+    y_label: str,
+    phases: Sequence[tuple[str, float, float]] = (),
+) -> Figure:
+    """An amount that goes up and down in jumps; heights with a name at their dashed line's end.
+
+    `phases`: name, as in `style.PHASE`, start and end of what ran meanwhile; one whose name
+    would touch that of the one before has only its shade.
+    """
+    figure, axes = single(size=SIZE)
+    for phase, start, end in phases:
+        axes.axvspan(start, end, color=style.PHASE[phase], alpha=0.16, linewidth=0)
+    when, amount = style.thinned([at for at, _ in curve], [height for _, height in curve])
+    axes.fill_between(when, amount, step="post", color=COLORS[0], alpha=0.35, linewidth=0)
+    axes.step(when, amount, where="post", color=COLORS[0], linewidth=1)
+    for number, (name, height) in enumerate(marks.items(), 1):
+        axes.axhline(height, color=COLORS[number], linestyle="--", linewidth=1.3)
+        text, place = fill(name, NAME, break_long_words=False), axes.get_yaxis_transform()
+        note(axes, 1.02, height, text, color=COLORS[number], fontsize=LABEL, transform=place)
+    axes.set_ylim(bottom=0)
+    axes.set_xlim(when[0], when[-1])
+    axes.set_xlabel(x_label, fontsize=style.TITLE)
+    axes.set_title(y_label, fontsize=style.TITLE, loc="left", pad=16 if phases else 6)
+    style.chart(axes)
+    _name_phases(figure, axes, phases)
+    return figure
+
+
+def _name_phases(figure: Figure, axes: Axes, phases: Sequence[tuple[str, float, float]]) -> None:
+    """Write the name of each phase above it, unless it would touch the one before."""
+    figure.draw_without_rendering()  # only now is it known how wide a name is
+    end_of_last = -math.inf
+    for phase, start, end in phases:
+        above: Look = {"transform": axes.get_xaxis_transform(), "ha": "center"}
+        text = axes.text((start + end) / 2, 1.01, phase, fontsize=LABEL, **above)
+        box = text.get_window_extent()
+        if box.x0 < end_of_last + box.height / 2:
+            text.remove()
+        else:
+            end_of_last = box.x1
+
+
+class Curve(NamedTuple):
+    """Points of one kind. Measured points get markers, predictions a dashed line.
+
+    A curve without a label is one of a pair, such as the prediction of what another one measured.
+    `color`: a place among `style.COLORS`, or the name of what has a colour in the whole book.
+    """
+
+    label: str
+    x: Sequence[float]
+    y: Sequence[float]
+    color: int | str = 0
+    predicted: bool = False
+
+    @property
+    def hue(self) -> str:
+        """Its colour."""
+        return style.color_of(self.color) if isinstance(self.color, str) else COLORS[self.color]
+
+    @property
+    def place(self) -> int:
+        """Its place among dashes and markers, which differ without colour too."""
+        if isinstance(self.color, int):
+            return self.color
+        return COLORS.index(self.hue) if self.hue in COLORS else len(self.color) % len(COLORS)
+
+
+def curves(
+    panels: Mapping[str, Sequence[Curve]],
+    *,
+    x_label: str,
+    x_ticks: Mapping[float, str] | None = None,
+    marks: Mapping[str, float] | None = None,
+    y_log: bool = True,
+) -> Figure:
+    """Curves over a logarithmic x axis, each with its name at its end.
+
+    `panels`: what y is → curves, on the same axes; `x_ticks`: x → what is written there, powers of
+    two if not given; `marks`: name → x of a line from top to bottom.
+    """
+    size = 3.4, 2.5 * len(panels) + 0.3
+    figure, drawn = stacked(panels, size, pad=16 if marks else 6, sharex=True, sharey=True)
+    for axes, lines in drawn:
+        for curve in lines:
+            dashes = DASHES[curve.place] if curve.predicted else "-"
+            (line,) = axes.plot(curve.x, curve.y, color=curve.hue, ls=dashes, lw=1.4)
+            if not curve.predicted:
+                line.set(marker=MARKERS[curve.place], markersize=4)
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+        if x_ticks:
+            axes.set_xticks(list(x_ticks), list(x_ticks.values()))
+        if y_log:
+            axes.set_yscale("log")
+        for name, at in (marks or {}).items():
+            axes.axvline(at, color=GREY, lw=1, ls=":")
+            top = axes.get_xaxis_transform()
+            note(axes, at, 1, name, "center", va="bottom", fontsize=LABEL, transform=top)
+        axes.grid(alpha=0.3)
+        style.chart(axes)
+    figure.axes[-1].set_xlabel(x_label, fontsize=style.TITLE)
+    for axes, lines in drawn:
+        _name_ends(axes, [curve for curve in lines if curve.label])
+    return figure
+
+
+def _name_ends(axes: Axes, lines: Sequence[Curve]) -> None:
+    """Write each curve's name beside its end, moved where it would touch another one."""
+    low, high = axes.get_ylim()  # which also scales the axes
+    scale = math.log if axes.get_yscale() == "log" else float
+    ends = []
+    for curve in lines:
+        height = (scale(curve.y[-1]) - scale(low)) / (scale(high) - scale(low))
+        ends.append((height, fill(curve.label, NAME, break_long_words=False), curve.hue))
+    ends.sort()
+    heights = [height for height, *_ in ends]
+    lines_of = [1 + text.count("\n") for _, text, _ in ends]
+    apart = [LINE * (one + two) / 2 for one, two in pairwise(lines_of)]
+    for i, gap in enumerate(apart):
+        heights[i + 1] = max(heights[i + 1], heights[i] + gap)
+    heights = [min(height, 1) for height in heights]
+    for i, gap in reversed([*enumerate(apart)]):
+        heights[i] = min(heights[i], heights[i + 1] - gap)
+    for height, (_, text, color) in zip(heights, ends, strict=True):
+        note(axes, 1.03, height, text, color=color, fontsize=LABEL, transform=axes.transAxes)
+
+
+def in_bytes(value: float) -> str:
+    """A number of bytes on an axis: 256 B, 64 KiB, 16 MiB."""
+    power = min(int(np.log2(max(value, 1)) // 10), len(UNITS) - 1)
+    return f"{value / 1024**power:g} {UNITS[power]}"
+
+
+def byte_ticks(*powers: int) -> dict[float, str]:
+    """Powers of two on an axis of bytes: value → what stands there."""
+    return {2.0**power: in_bytes(2.0**power) for power in powers}
+
+
+def part_look(part: str) -> Look:
+    """Colour and hatch of a part of the state; grey for what is no part of `PART`."""
+    look = {"facecolor": PART.get(part, GREY), "hatch": PART_HATCH.get(part, "\\\\")}
+    return look | {"edgecolor": "black"}

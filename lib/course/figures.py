@@ -1,0 +1,55 @@
+"""Pictures that only the book needs, from its chapters; what users need too is in `plots`."""
+
+import matplotlib.pyplot as plt
+
+from course.chapters.algorithms.figures import double_tree, floors, messages, pipeline, rounds
+from course.chapters.beyond.figures import splits
+from course.chapters.choosing.figures import (
+    Rung,
+    budget,
+    ladder,
+    parts_at_peak,
+    predicted,
+    roofline,
+)
+from course.chapters.cluster.figures import Life, async_save, lives, seats
+from course.chapters.collectives.figures import before_after, in_a_row, mesh_sums, waiting
+from course.chapters.ddp.figures import Travel, bucket_timeline, ddp_step, gradients
+from course.chapters.disagree.figures import Run, batch_memory, disagreements, drift, last_calls
+from course.chapters.feeding.figures import (
+    batch_shares,
+    epoch,
+    masks,
+    spreads,
+    token_weights,
+    two_paths,
+    uneven,
+)
+from course.chapters.fsdp.figures import cuts, elements_kept, mesh, unit_life
+from course.chapters.gpus.figures import (
+    all_reduce_curves,
+    bucket_sweep,
+    failures,
+    kernel_waits,
+    memory_by_formula,
+)
+from course.chapters.gpus.traces import ddp_trace, dualpipe_trace, no_overlap_trace
+from course.chapters.inside.figures import (
+    balance,
+    causal_blocks,
+    dispatch,
+    losses,
+    split_block,
+    who_talks,
+)
+from course.chapters.keep_going.figures import outer_path, presence, when_ranks_talk
+from course.chapters.map_reduce.figures import after_a_death, map_shuffle_reduce, step_as_reduce
+from course.chapters.memory.figures import GPT2_BLOCK, block_memory, rank_memory, step_memory
+from course.chapters.pipelines.figures import pipelines
+from course.chapters.ring.figures import chunk_tour, link_lanes, readings, ring_circle
+from course.chapters.which.figures import one_memory, ring_path, winners
+from course.chapters.why.figures import filled, machine
+from course.chapters.zero.figures import flat_layout, who_holds, zero_step
+from course.drawing.charts import Curve, byte_ticks, curves, grouped_bars, level, stacked_bars
+
+plt.rcParams["savefig.pad_inches"] = 0.02  # a page has margins of its own, and a phone no room

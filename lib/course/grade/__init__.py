@@ -1,1 +1,0 @@
-"""Grade a class: each submission in processes of its own, with limits of time and memory."""

@@ -1,1 +1,0 @@
-"""Where a learner's code is run."""
