@@ -1,46 +1,36 @@
-"""Former names of the course's modules, for one release: copies of labs in `work/` import them."""
+"""Former names of modules, for one release: labs that learners have changed still import them."""
 
-from collections.abc import Sequence
+import re
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec, spec_from_file_location
-from types import ModuleType
+from typing import Any
 
-MOVED = {
-    "capstone": "chapters.capstone",
-    "failures": "chapters.disagree.failures",
-    "failures.torch_record": "chapters.disagree.torch_record",
-    "grade": "ask",
-    "graders": "chapters",
-    "hosts": "chapters.cluster",
-    "sandbox": "ask",
-    "training.curves": "chapters.keep_going.curves",
-    "training.dimensions": "chapters.inside.dimensions",
-    "training.elastic": "chapters.map_reduce.elastic",
-    "training.metered": "chapters.fsdp.metered",
-    "training.regroup": "chapters.cluster.regroup",
+MOVED = {  # the first that fits; what comes after it stays
+    r"graders\.(\w+)": r"chapters.\1.exercises",
+    r"graders": "chapters",
+    r"grade": "ask",
+    r"capstone": "chapters.capstone",
+    r"failures\.torch_record": "chapters.disagree.torch_record",
+    r"failures": "chapters.disagree.failures",
+    r"hosts": "chapters.cluster",
+    r"sandbox\.calls": "chapters.collectives.calls",
+    r"sandbox": "ask",
+    r"training\.curves": "chapters.keep_going.curves",
+    r"training\.dimensions": "chapters.inside.dimensions",
+    r"training\.elastic": "chapters.map_reduce.elastic",
+    r"training\.metered": "chapters.fsdp.metered",
+    r"training\.regroup": "chapters.cluster.regroup",
 }
 
 
-def new_name(name: str) -> str | None:
-    """What a module is called now; None if that has not changed."""
-    for old in sorted(MOVED, reverse=True):  # a room's modules before the room
-        if f"{name}.".startswith(f"course.{old}."):
-            grader = ".exercises" if old == "graders" and name != "course.graders" else ""
-            return f"course.{MOVED[old]}{name.removeprefix(f'course.{old}')}{grader}"
-    return None
-
-
 class Moved(MetaPathFinder):
-    """Loads a module under its former name, too."""
+    """Loads a module by its former name, too, from the file that it has now."""
 
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """Where it is now."""
-        new = new_name(name)
-        spec = find_spec(new) if new else None
-        if not spec or not spec.origin:
-            return None
-        folders = spec.submodule_search_locations
-        return spec_from_file_location(name, spec.origin, submodule_search_locations=folders)
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        for old, new in MOVED.items():
+            now, found = re.subn(rf"^course\.{old}(?!\w)", f"course.{new}", name)
+            if found and (spec := find_spec(now)) and spec.origin:
+                inside = spec.submodule_search_locations
+                return spec_from_file_location(name, spec.origin, submodule_search_locations=inside)
+        return None

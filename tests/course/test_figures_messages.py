@@ -8,8 +8,9 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_hex, to_rgb
 
 from course import figures
-from course.chapters.algorithms.figures import edges, ink, level, shares
+from course.chapters.algorithms.figures import edges, level
 from course.chapters.ring.figures import lanes, place
+from course.drawing.boxes import ink, shares
 from minidist.plots.style import RANK
 from minidist.schedule import algorithms
 from minidist.schedule.traffic import replay

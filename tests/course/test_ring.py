@@ -13,10 +13,10 @@ import torch.distributed as dist
 
 import minidist  # noqa: F401, in a table
 from course.ask.switchboard import Deadlock
-from course.ask.threads import Exchange, Threads
 from course.ask.verdict import Grader, Verdict
 from course.chapters.gpus import figures as drawn
 from course.chapters.ring import exercises as grade
+from course.chapters.ring.threads import Exchange, Threads
 from course.pages.price import ask, step_of
 from course.pages.published import curve
 from course.timing.fits import at_size, through_ends

@@ -10,17 +10,13 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Locator, Page, expect
 
+from course.chapters.ddp import widgets as borders
+from course.chapters.disagree import straggler
+from course.chapters.fsdp import widgets as prefetch
 from course.interactive.in_page import bordered
 from course.interactive.page import Slider, seconds_text
 from course.pages.price import ask, step_of
-from course.widgets import (
-    borders,
-    borders_slider,
-    prefetch,
-    prefetch_slider,
-    straggler,
-    straggler_slider,
-)
+from course.widgets import borders_slider, prefetch_slider, straggler_slider
 from minidist.formulas.inputs import TrainingStep
 from minidist.formulas.memory import gradient_bytes
 from minidist.formulas.models import root

@@ -11,7 +11,7 @@ from functools import update_wrapper
 from operator import eq
 from typing import Any
 
-from course.ask.verdict import Grader, Wrong, alone, ask_as, number
+from course.ask.verdict import Grader, Wrong, alone, ask_as, number, pair
 
 Case = tuple[Any, ...]
 
@@ -94,3 +94,25 @@ class Exercise(Grader[[Callable[..., object]]]):
         super().__init__(lambda function: alone(lambda: table().check(function)))
         update_wrapper(self, table)
         self.table = table
+
+
+Seat = tuple[int, int]  # the node of a rank, and its local rank there
+
+
+def seats(place: Callable[..., Seat], slips: dict[str, Callable[..., Seat]], **table: Any) -> Table:
+    """A table that asks place(rank, ...), and knows more slips than those given."""
+    return Table(
+        right=place,
+        read=pair,
+        expected="(node, local rank)",
+        slips={
+            "The node comes first, then the local rank.": lambda *case: place(*case)[::-1],
+            "Nodes and local ranks count from 0.":
+                lambda *case: (place(*case)[0] + 1, place(*case)[1] + 1),
+            "Local ranks count from 0.": lambda *case: (place(*case)[0], place(*case)[1] + 1),
+            "That is the global rank; local ranks count from 0 on each node.":
+                lambda rank, *where: (place(rank, *where)[0], rank),
+            **slips,
+        },
+        **table,
+    )  # fmt: skip

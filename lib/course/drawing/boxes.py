@@ -49,14 +49,6 @@ def stacked(
     return figure, list(zip(grid[:, 0], panels.values(), strict=True))
 
 
-def plain_logs(axes: Axes, ticks: Sequence[float]) -> None:
-    """Two logarithmic axes with plain numbers at these places; limits are set afterwards."""
-    axes.set(xscale="log", yscale="log", xticks=ticks, yticks=ticks)
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter("{x:,g}")
-        axis.set_minor_formatter("")
-
-
 def table_rows(
     axes: Axes, names: Iterable[object], right: float, *, left: float = -0.05, offset: float = 0.5
 ) -> None:

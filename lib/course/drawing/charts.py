@@ -224,3 +224,11 @@ def part_look(part: str) -> Look:
     """Colour and hatch of a part of the state; grey for what is no part of `PART`."""
     look = {"facecolor": PART.get(part, GREY), "hatch": PART_HATCH.get(part, "\\\\")}
     return look | {"edgecolor": "black"}
+
+
+def plain_logs(axes: Axes, ticks: Sequence[float]) -> None:
+    """Two logarithmic axes with plain numbers at these places; limits are set afterwards."""
+    axes.set(xscale="log", yscale="log", xticks=ticks, yticks=ticks)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter("{x:,g}")
+        axis.set_minor_formatter("")

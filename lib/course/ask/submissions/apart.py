@@ -59,16 +59,9 @@ def _run(
 ) -> tuple[str | None, str]:
     """Grade these tasks, until a process ends; the last that it began, and how it ended."""
     read, write = os.pipe()
+    to = copy, str(write), str(limits.gib)
     process = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "course.ask.submissions.one",
-            copy,
-            str(write),
-            str(limits.gib),
-            *names,
-        ],
+        [sys.executable, "-m", "course.ask.submissions.one", *to, *names],
         pass_fds=[write],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

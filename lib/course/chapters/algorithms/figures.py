@@ -6,17 +6,8 @@ from fractions import Fraction
 import numpy as np
 from matplotlib.figure import Figure
 
-from course.drawing.boxes import (
-    Look,
-    arrow,
-    dot,
-    names_left,
-    note,
-    plain_logs,
-    shares,
-    single,
-    sketch,
-)
+from course.drawing.boxes import Look, arrow, dot, names_left, note, shares, single, sketch
+from course.drawing.charts import plain_logs
 from minidist.plots import style
 from minidist.plots.style import COLORS, GREY, MARKERS, RANK
 from minidist.schedule.replay import Replay

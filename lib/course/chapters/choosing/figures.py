@@ -7,7 +7,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from course.drawing.boxes import Look, Point, box, plain_logs, single
+from course.drawing.boxes import Look, Point, box, single
+from course.drawing.charts import plain_logs
 from minidist.planner.planner import Forecast
 from minidist.plots import style
 from minidist.plots.style import COLORS, GREY, MARKERS

@@ -3,8 +3,7 @@
 from bisect import bisect_right
 from itertools import accumulate
 
-from course.ask.seats import Seat, seats
-from course.ask.table import Exercise, Table
+from course.ask.table import Exercise, Seat, Table, seats
 
 CLUSTERS = [[4], [1, 1], [2, 2], [4, 4], [8, 8, 8], [1, 1, 1, 1, 1], [4, 2], [1, 3], [3, 5, 1, 4]]
 

@@ -14,18 +14,8 @@ from course.ask.ranks import Check, Cost, Traffic, on_worlds
 from course.ask.ranks import exchange as real_exchange
 from course.ask.switchboard import Deadlock
 from course.ask.table import Exercise, Table, numbers
-from course.ask.threads import Exchange, Failed, Message, Threads
-from course.ask.verdict import (
-    Grader,
-    Range,
-    Wrong,
-    alone,
-    ask_as,
-    draws,
-    formula,
-    list_of,
-    pair,
-)
+from course.ask.verdict import Grader, Range, Wrong, alone, ask_as, draws, formula, list_of, pair
+from course.chapters.ring.threads import Exchange, Failed, Message, Threads
 from minidist.schedule import algorithms
 from minidist.schedule.replay import Contributors, Event, Replay
 from minidist.schedule.traffic import replay, traffic

@@ -5,8 +5,7 @@ from itertools import product
 
 import torch
 
-from course.ask.seats import seats
-from course.ask.table import Exercise, Table, numbers
+from course.ask.table import Exercise, Table, numbers, seats
 from course.ask.verdict import draws, many, whole
 from minidist.memory.state import FP32, MIXED, OPTIMIZERS, DtypePolicy, state
 
