@@ -18,7 +18,11 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted((ROOT / "book").glob("*.md")), *sorted((ROOT / "notebooks").glob("*.ipynb"))]
 COURSE = ROOT / "lib" / "course"
-CODE = [*COURSE.rglob("*.py"), *COURSE.glob("interactive/static/*.js"), *ROOT.glob("scripts/**/*.*")]
+CODE = [
+    *COURSE.rglob("*.py"),
+    *COURSE.glob("interactive/static/*.js"),
+    *ROOT.glob("scripts/**/*.*"),
+]
 SIZE = r"(1\.3|2\.7|6\.7|7|13|30|34|70|175)"
 RULES = {
     "a model that is none of the three jobs": rf"\b{SIZE}(?:\s|-)?(?:B\b|billion\b)|\b{SIZE}e9\b",

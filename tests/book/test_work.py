@@ -11,9 +11,9 @@ from typing import Any
 import nbformat
 import pytest
 
-from course.ask.submissions import tasks
 from course.chapters.capstone.answers import ways
 from course.project.report import TARGETS, lines
+from course.submissions import tasks
 from tools import handout, readable, site, work
 
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from course.ask.submissions.tasks import tasks_of
 from course.project import mutation, report
 from course.project.faults import BUFFER, CLIP, FAULTS, SEED, STALE, SUM, WAYS
+from course.submissions.tasks import tasks_of
 from tests.course.verdicts import says
 from tools.work import ROOT
 

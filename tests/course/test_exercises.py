@@ -11,9 +11,9 @@ from typing import Any
 import nbformat
 import pytest
 
-from course.ask.submissions.tasks import imports
 from course.ask.table import Exercise
 from course.ask.verdict import Verdict
+from course.submissions.tasks import imports
 from tests.course.verdicts import KINDS, tables, wrong_to_any
 from tools.execute import executed
 

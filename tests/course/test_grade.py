@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from course.ask import __main__ as command
-from course.ask.submissions.apart import Limits, grade_apart
+from course.submissions.apart import Limits, grade_apart
 from tools.work import ROOT
 
 RING = (ROOT / "lib" / "from_scratch" / "ring.py").read_text()
@@ -84,7 +84,7 @@ def test_what_breaks_its_grading_is_wrong_and_leaves_nothing(how: str, tmp_path:
     (result,) = results.values()
     assert result["status"] == "wrong"
     commands = [each.info["cmdline"] or [] for each in psutil.process_iter(["cmdline"])]
-    left = [" ".join(each) for each in commands if "course.ask.submissions.one" in each]
+    left = [" ".join(each) for each in commands if "course.submissions.one" in each]
     assert not any(str(tmp_path) in each for each in left)
 
 

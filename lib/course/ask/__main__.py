@@ -19,7 +19,7 @@ from typing import Any
 
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-from course.ask.submissions.apart import Limits, grade_apart, points
+from course.submissions.apart import Limits, grade_apart, points
 
 SIGN = {"right": "✓", "wrong": "✗", "not yet": "·"}
 

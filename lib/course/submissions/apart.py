@@ -20,8 +20,8 @@ from select import select
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from course.ask.submissions.tasks import tasks_of
 from course.ask.verdict import many
+from course.submissions.tasks import tasks_of
 from minidist.launch.process import kill_tree
 
 Result = dict[str, Any]  # status, text, seconds
@@ -61,7 +61,7 @@ def _run(
     read, write = os.pipe()
     to = copy, str(write), str(limits.gib)
     process = subprocess.Popen(
-        [sys.executable, "-m", "course.ask.submissions.one", *to, *names],
+        [sys.executable, "-m", "course.submissions.one", *to, *names],
         pass_fds=[write],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

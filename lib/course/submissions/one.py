@@ -1,4 +1,4 @@
-"""`python -m course.ask.submissions.one FOLDER FD GIB [NAME ...]`: grade tasks of a submission.
+"""`python -m course.submissions.one FOLDER FD GIB [NAME ...]`: grade tasks of a submission.
 
 To the file descriptor it writes a line of JSON when a task begins and one when it has its verdict,
 so that whoever reads it knows which task broke this process.
@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from course.ask.submissions.tasks import tasks_of
+from course.submissions.tasks import tasks_of
 from minidist.launch.process import adopt_orphans
 
 FILE = 2**28  # bytes of the largest file that may be written
