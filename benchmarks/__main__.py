@@ -2,7 +2,10 @@
 and `python -m benchmarks gpu rates` for the section that takes four minutes alone.
 
 To measure something more, write a module with a `measure(scope, clock)` that yields rows, and add
-it to `CASES` or to `GPU_SECTIONS`.
+it to `CASES` or to `GPU_SECTIONS`. Ranks, rounds and bytes come from the scope, so that
+`tests/benchmarks/test_cases.py` can run it small. Time it with `turns.take_turns`, beside torch's
+own, and record ratios; `promises` has what the course says of a record, and `book/results.md` a
+line of its table.
 """
 
 import sys

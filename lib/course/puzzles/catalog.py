@@ -1,4 +1,9 @@
-"""All that can be written in a page, by name: what `shown.yml` says of it, and its task."""
+"""All that can be written in a page, by name: what `shown.yml` says of it, and its task.
+
+To add a puzzle: an entry of `shown.yml` (goal, hints, the code to begin with), its task in
+`collectives` or `training`, its solution in `answers/NAME.txt`, and in `tests/puzzles/answers.py`
+four wrong answers or more, each with the sentence that it deserves.
+"""
 
 from importlib.resources import files
 

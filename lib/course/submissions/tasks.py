@@ -13,7 +13,7 @@ from course.ask.verdict import Verdict
 from course.project.report import grade, names_of
 from course.project.submission import guarded
 
-LABS = Path(__file__).parents[4] / "notebooks"
+LABS = Path(__file__).parents[3] / "notebooks"
 
 Tasks = dict[str, Callable[[], Verdict]]  # name → what grades it
 
