@@ -23,6 +23,8 @@ from torch.optim import SGD
 import minidist
 from course.ask.ranks import exchange
 from course.ask.switchboard import Call, Deadlock, Part, Switchboard
+from course.nccl import on_nccl
+from course.nccl.gpu import Unordered
 from from_scratch import (
     context,
     ddp,
@@ -37,8 +39,6 @@ from from_scratch import (
 )
 from minidist.schedule.pipeline import gpipe, interleaved, one_f_one_b, sequence, stages_of
 from tests.scripts.test_training import start
-from tests.support.nccl import on_nccl
-from tests.support.nccl.gpu import Unordered
 
 ROOT = Path(__file__).parents[2]
 
@@ -488,7 +488,7 @@ def test_the_scripts_run_over_nccl(tmp_path: Path) -> None:
     (said, _) = on_nccl(start, 2, "ddp", [steps, f"--checkpoints={folders[0]}"])
     assert len(said) == 2
     command = [str(Path(sys.executable).with_name("torchrun")), "--nproc-per-node", "2"]
-    command += ["-m", "tests.support.nccl", str(ROOT / "scripts" / "fsdp2.py")]
+    command += ["-m", "course.nccl", str(ROOT / "scripts" / "fsdp2.py")]
     options = [steps, "--batch=4", f"--checkpoints={folders[1]}"]
     done = subprocess.run([*command, *options], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from tests.support.nccl.line import OURS, Ticket
+from course.nccl.line import OURS, Ticket
 
 
 class Unordered(Exception):

@@ -1,11 +1,11 @@
-"""Run a script by NCCL's rules: torchrun --nproc-per-node 2 -m tests.support.nccl SCRIPT ..."""
+"""Run a script by NCCL's rules: torchrun --nproc-per-node 2 -m course.nccl SCRIPT ..."""
 
 import os
 import runpy
 import sys
 from pathlib import Path
 
-from tests.support.nccl import rules
+from course.nccl import rules
 
 sys.argv.pop(0)
 sys.path[0] = str(Path(sys.argv[0]).parent)

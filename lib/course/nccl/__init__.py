@@ -34,9 +34,9 @@ from torch.distributed import device_mesh
 from torch.distributed import distributed_c10d as c10d
 
 import minidist
-from tests.support.nccl.gpu import gpus
-from tests.support.nccl.group import Group, no_result
-from tests.support.nccl.line import Line, serve
+from course.nccl.gpu import gpus
+from course.nccl.group import Group, no_result
+from course.nccl.line import Line, serve
 
 KEY = "nccl's rules"  # of the switchboard's address in the default group's store
 BOTH = "cpu:gloo,cuda:nccl"

@@ -16,8 +16,8 @@ from torch.distributed import distributed_c10d as c10d
 from torch.utils._pytree import tree_leaves
 
 from course.ask.switchboard import Part
-from tests.support.nccl import gpu
-from tests.support.nccl.line import Line, Ticket
+from course.nccl import gpu
+from course.nccl.line import Line, Ticket
 
 Tensors = Sequence[torch.Tensor]
 Wire = tuple[bytes, torch.dtype]
