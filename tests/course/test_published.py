@@ -84,8 +84,9 @@ def test_attention_s_own_share_halves_the_error_of_one_rate_for_everything() -> 
     }  # fmt: skip
     errors = sorted(abs(1 - run.ratio) for run in throughput())
     assert errors[104] == pytest.approx(0.044, abs=0.002)
-    assert one_rate() == pytest.approx(0.092, abs=0.003)
-    assert min(map(one_rate, (400.0, 600.0, 1000.0, 1200.0))) > one_rate(), "it is fitted"
+    fitted = one_rate()
+    assert fitted == pytest.approx(0.092, abs=0.003)
+    assert min(map(one_rate, (600.0, 1200.0))) > fitted
 
 
 def test_line_rate_is_near_the_published_curves_and_half_of_the_time_on_64() -> None:

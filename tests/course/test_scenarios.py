@@ -23,7 +23,8 @@ WRONG = {
 2 | out.backward(self.received(("B", stage, m)) if stage < last else None) =>
     out.backward(torch.ones_like(self.received(("B", stage, m))) if stage < last else None)
     | rank 0 of 2 GPipe, 2 ranks: the vector of gradients of a rank's stages after batch 1 is off
-2 | made = given.grad => made = given.grad / micro if stage else None | gradients of a rank's .* off
+2 | result = given.grad => result = given.grad / micro if stage else None
+    | gradients of a rank's .* off
 2 | (given, out), out.detach() => (given, out), out.detach().half().double() | off by .*e-
 2 | self.leaving = [each => shape = torch.tensor(self.border.shape); _ = src != dst and
     (dist.send(shape, dst) if src == self.rank else dist.recv(shape, src)); self.leaving = [each
@@ -44,7 +45,7 @@ WRONG = {
 1 | (-1, head) => (head, -1) | full sequences, 1 rank: the output of step 1 is off by
 2 | (same, all_reduce) => (same, same) | full sequences, 2 ranks: the output of step 1 is
 2 | return total => return total / comm.ranks | the output of step 1 is off by
-2 | reversed(enter) => enter[1:] * 2 | 2 ranks: the gradient of the input in step 1 is off by
+2 | comm, back, there => comm, back, back | 2 ranks: the gradient of the input in step 1 is off by
 2 | comm.rank * size, size => 0, size | the output of step 1 is off by
 2 | comm.rank * size, size => (comm.rank + dim) % comm.ranks * size, size | output of step 1 is off
 2 | .clone()) => .clone(), requires_grad=False) | the output of step 2 is off by
@@ -67,7 +68,7 @@ WRONG = {
 1 | (lse - both).exp() * out + (more_lse - both).exp() * more => (out + more) / 2 | output is off
 1 | torch.logaddexp(lse, more_lse) => (lse.exp() + more_lse.exp()).log()
     | large scores, 1 rank: the output is off by nan
-2 | for (i, a), (j, b) in both if b <= a => for (i, a), (j, b) in both | the output is off by
+2 | if key <= query: => if True: | the output is off by
 2 | dist.get_world_size(), zigzag) => dist.get_world_size(), False)
     | zigzag, 2 ranks: the part that split returns is off by
 2 | return dq, own + others => return dq, own | pieces in order, 2 ranks: the gradient of k is off
@@ -98,7 +99,8 @@ WRONG = {
 1 | balance(probability, chosen)\n => balance(probability.detach(), chosen)\n | gradient of the tok
 1 | probability.shape[1] * (share => (share | top-1, 1 rank: the balance in step 1 is off by
 1 | self.balance = => balance_loss = | 'Experts' object has no attribute 'balance'
-2 | torch.cat(made)[order.argsort()] => torch.cat(made) | 2 ranks: the output of step 1 is off by
+2 | torch.cat(outputs)[order.argsort()] => torch.cat(outputs)
+    | 2 ranks: the output of step 1 is off by
 2 | rows[order].split => rows.split | 2 ranks: the output of step 1 is off by
 2 | Travel.apply(gradient, => Travel.apply(gradient / 2, | gradient of the tokens in step 1 is off
 2 | [comm.rank * each : (comm.rank + 1) * each] => [comm.rank :: comm.ranks] | output of step 1 is
