@@ -1,4 +1,4 @@
-"""What the course needs beside the library: what chapters show, and what asks a learner's code."""
+"""The course around the library: pages and chapters, and the graders of learners' code."""
 
 import sys
 

@@ -1,1 +1,1 @@
-"""What asks a learner's code: questions, verdicts, and the processes and ranks that it runs on."""
+"""The graders' machinery: questions, verdicts, and the processes and ranks that run the code."""

@@ -25,7 +25,7 @@ SIGN = {"right": "✓", "wrong": "✗", "not yet": "·"}
 
 
 def digest(folder: Path, only: str) -> str:
-    """Of what a submission says, and of what is asked of it."""
+    """A hash of a submission's files and of the tasks to grade."""
     seen = hashlib.sha256(only.encode())
     for path in sorted(folder.rglob("*")):
         if path.is_file():
@@ -34,7 +34,7 @@ def digest(folder: Path, only: str) -> str:
 
 
 def sheet(learner: str, entry: dict[str, Any]) -> str:
-    """What a learner gets: points, and a line for each task."""
+    """A learner's result: points, and a line for each task."""
     lines = [f"# {learner}: {points(entry['tasks'])}", ""]
     for task, result in entry["tasks"].items():
         lines.append(f"- {SIGN[result['status']]} **{task}**: {result['text']}")

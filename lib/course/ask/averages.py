@@ -42,7 +42,7 @@ def backward(model: nn.Module, step: int, rank: int | None, ranks: int) -> None:
 
 
 def near(found: Tensor, wanted: Tensor) -> bool:
-    """Whether two tensors are the same but for rounding."""
+    """True if two tensors are equal up to rounding."""
     return found.shape == wanted.shape and torch.allclose(
         found.double(), wanted.double(), rtol=1e-4, atol=1e-6
     )

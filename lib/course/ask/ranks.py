@@ -31,7 +31,7 @@ class Traffic(NamedTuple):
 
     @classmethod
     def of(cls, source: Sequence[Sent] | Counted) -> Traffic:
-        """Of the messages that `minidist.record` has noted, or of all calls of a comm."""
+        """Traffic of the messages that `minidist.record` has noted, or of all calls of a comm."""
         if isinstance(source, Counted):
             return cls(source.bytes_sent, source.messages_sent)
         return cls(sum(message.nbytes for message in source), len(source))
@@ -44,11 +44,11 @@ class Cost:
     sent: Traffic  # by this rank
     least: int  # bytes that all ranks together must send
     messages: int  # that each rank may send
-    so_far: str  # what is right: "the weights are right"
-    advice: str = ""  # to add where it is too much
+    so_far: str  # the part that is right: "the weights are right"
+    advice: str = ""  # a hint where it is too much
     # To add where it is too little, which means that it was not counted.
     too_little: str = "Call minidist's collectives, by their default algorithm, and nothing else."
-    shared: bool = True  # whether all ranks must send about as much
+    shared: bool = True  # true if all ranks must send about as much
 
     def check(self, sent: Sequence[Traffic]) -> None:
         """Raise Wrong where the ranks send more than they need to, or less than it takes."""
@@ -148,7 +148,7 @@ def _judge(row: Sequence[Check]) -> None:
 
 
 def alike(tensor: torch.Tensor) -> bool:
-    """Whether all ranks have the same; they all ask."""
+    """True if the tensor is equal on all ranks; all must call this."""
     minidist.barrier()  # a rank that has made fewer calls meets the others here, and is told
     most, least = tensor.clone(), tensor.clone()
     minidist.all_reduce(most, minidist.ReduceOp.MAX)
@@ -182,7 +182,7 @@ class Storages:
         self._seen.append(StorageWeakRef(tensor.untyped_storage()))  # type: ignore[no-untyped-call]
 
     def held(self) -> int:
-        """How many are there, and not resized to nothing."""
+        """Number of storages that are alive and not resized to nothing."""
         there = [each for each in self._seen if not each.expired()]  # type: ignore[no-untyped-call]
         alive = [torch.UntypedStorage._new_with_weak_ptr(each.cdata) for each in there]
         return sum(storage is not None and storage.nbytes() > 0 for storage in alive)

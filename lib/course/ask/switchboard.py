@@ -1,4 +1,4 @@
-"""Where all ranks' calls meet: what runs, in which order, and who waits for whom.
+"""The meeting point of all ranks' calls: what runs, in which order, and who waits for whom.
 
 The ranks may be processes that talk over an emulated NCCL, threads, or what a recording says.
 A channel is what NCCL runs calls on, one after the other: the stream of a group, or of a pair of
@@ -29,7 +29,7 @@ class Part:
 
 @dataclass
 class Call:
-    """What a rank posts on a channel: a collective among `ranks`, or messages."""
+    """A rank's post on a channel: a collective among `ranks`, or messages."""
 
     ticket: int  #: the caller's number for it
     channel: Hashable  #: what runs it

@@ -21,16 +21,16 @@ class Table:
     """Questions of an exercise, and sentences about the answers."""
 
     cases: Sequence[Case]  # the arguments of each question
-    right: Callable[..., Any]  # of a case, the answer
-    told: str | Callable[..., str]  # how a verdict begins: of a case, or a format: "For {} ranks"
+    right: Callable[..., Any]  # makes the answer to a case
+    told: str | Callable[..., str]  # begins a verdict: from a case, or a format, "For {} ranks"
     solved: str  # said when every answer is right; "{cases}" is their number
     read: Callable[[Any], Any]  # makes an answer of what a function returns, or raises
-    expected: str  # what `read` understands
+    expected: str  # the form that `read` understands
     # A sentence about a mistake → what a function returns that makes it, in each case.
     slips: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
-    # Of an answer that is no slip's, and its case: a sentence, or "".
+    # A sentence, or "", about an answer that is no slip's, and its case.
     otherwise: Callable[..., str] = lambda *_: ""
-    same: Callable[[Any, Any], bool] = eq  # whether an answer is as good as another
+    same: Callable[[Any, Any], bool] = eq  # true if an answer is as good as another
     show: Callable[[Any], str] = str  # an answer in a sentence
 
     def check(self, function: Callable[..., object]) -> str:

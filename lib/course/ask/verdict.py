@@ -1,4 +1,4 @@
-"""What a grader says, how it asks a learner's function, and the processes that it asks it in."""
+"""A grader's sentences, its questions to a learner's function, and the processes that run it."""
 
 import html
 import math
@@ -124,14 +124,14 @@ def pair(answer: Any) -> Range:
 
 
 def same_ranges(found: Sequence[Range], right: Sequence[Range]) -> bool:
-    """Whether [start, end) are the same, however the empty ones are written."""
+    """True if all [start, end) are equal, however the empty ones are written."""
     pairs = zip(found, right, strict=False)
     same = all(one == other or (one[0] >= one[1] and other[0] >= other[1]) for one, other in pairs)
     return len(found) == len(right) and same
 
 
 def list_of(read: Callable[[Any], T]) -> Callable[[Any], list[T]]:
-    """What reads a list whose elements `read` understands."""
+    """A reader of lists whose elements `read` understands."""
     return lambda answer: [read(element) for element in answer]
 
 
@@ -154,7 +154,7 @@ def ask_as(
 
 
 def draws(place: int) -> Random:
-    """What draws cases of an exercise: always the same, but where `COURSE_SEED` is set."""
+    """The source of an exercise's random cases: always the same unless `COURSE_SEED` is set."""
     return Random(f"{place} {os.environ.get('COURSE_SEED', '')}")
 
 
@@ -272,7 +272,7 @@ def on_ranks(
 
 
 def _learners_line(error: str) -> str:
-    """Where in the learner's code the odd rank raised or hung, or "".
+    """The learner's line at which the odd rank raised or hung, or "".
 
     " (line 3, in my_ring)" of a cell, " (ring.py, line 3, in all_reduce)" of a file.
     """

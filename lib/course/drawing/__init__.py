@@ -1,4 +1,4 @@
-"""What the figures of several chapters draw with, and how a figure is added.
+"""Tools for the figures of several chapters, and how to add a figure.
 
 A figure is a function that takes what a run or a simulation produced, and a cell that calls it. If
 users of minidist need it too, it belongs in `minidist.plots`; if only one page shows it, in

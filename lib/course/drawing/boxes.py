@@ -1,4 +1,4 @@
-"""What most figures are made of: one panel or a stack of them, boxes with a text, and arrows."""
+"""Parts of most figures: one panel or a stack of them, boxes with text, and arrows."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -59,7 +59,7 @@ def table_rows(
 
 
 def rank_names(ranks: int) -> list[str]:
-    """What rows of ranks are called."""
+    """Labels for rows of ranks."""
     return [f"rank {rank}" for rank in range(ranks)]
 
 
@@ -134,6 +134,6 @@ def ink(color: str) -> str:
 
 
 def shares(replay: Replay, events: Sequence[Event]) -> dict[tuple[int, int], float]:
-    """Of some of its events: (from, to) → the share of the tensor that travels."""
+    """Share of the tensor that these events send, by (from, to)."""
     pairs = Counter((event.src, event.dst) for event in events)
     return {pair: count / replay.chunks for pair, count in pairs.items()}

@@ -17,7 +17,7 @@ from minidist.plots.style import COLORS, DASHES, GREY, HATCHES, LABEL, MARKERS, 
 SIZE = 3.4, 2.7
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 NAME = 14  # letters in a line of a name
-LINE = 0.075  # of a panel's height
+LINE = 0.075  # share of a panel's height
 
 
 def grouped_bars(

@@ -1,4 +1,4 @@
-"""Who holds what through a step: DDP and ZeRO's stages on all ranks, and FSDP's units on one."""
+"""Memory through a step: DDP and ZeRO's stages on all ranks, and FSDP's units on one."""
 
 from collections.abc import Iterable, Iterator
 from functools import partial

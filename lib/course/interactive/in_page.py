@@ -257,7 +257,7 @@ def best(counts: dict[str, list[float]], nbytes: float, alpha: float, bandwidth:
 
 def crossings(counts: dict[str, list[float]], alpha: float, bandwidth: float) -> list[list[Any]]:
     """Sizes at which another schedule becomes the best, as [bytes, from, to], smallest first."""
-    now = best(counts, 1e-9, 1.0, 1.0)  # of those with the fewest messages, the fewest bytes
+    now = best(counts, 1e-9, 1.0, 1.0)  # fewest messages, then fewest bytes
     found: list[list[Any]] = []
     while True:
         then, least = "", math.inf

@@ -1,4 +1,4 @@
-"""How a widget comes to a page: a figure with its data as JSON, which scripts draw.
+"""A widget in a page: a figure with its data as JSON, which scripts draw.
 
 The book serves the scripts and styles to all its pages; in a notebook each widget brings its own.
 """
@@ -52,7 +52,7 @@ class Control(NamedTuple):
 
     @property
     def place(self) -> int:
-        """Where it starts."""
+        """Index of the starting value."""
         return list(self.values).index(self.start)
 
 

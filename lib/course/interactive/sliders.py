@@ -24,8 +24,8 @@ POLICIES = {
     "fp32, SGD with momentum": (FP32, "momentum"),
     "fp32, plain SGD": (FP32, "sgd"),
 }
-EACH = {name: bytes_each(*how)._asdict() for name, how in POLICIES.items()}  # of a parameter
-SHARES = {"none": 0.0, "every second block": 0.5, "every block": 1.0}  # of blocks with a checkpoint
+EACH = {name: bytes_each(*how)._asdict() for name, how in POLICIES.items()}  # bytes per parameter
+SHARES = {"none": 0.0, "every second block": 0.5, "every block": 1.0}  # blocks with a checkpoint
 GPUS = {name: gpu._asdict() for name, gpu in ACCELERATORS.items()}
 SMALL_JOB = {"model": SHAPES["small"], "each": EACH[AUTOCAST_ADAM]}
 NAMES = {
@@ -111,7 +111,7 @@ def peak_slider() -> Slider:
 
 
 def grid_slider() -> Slider:
-    """What a GPU of a grid holds, and what each dimension of the grid sends in a step.
+    """Memory of one GPU of a grid, and what each dimension of the grid sends in a step.
 
     Replicas of a model, each split by width (tensor) and by depth (pipeline).
     """

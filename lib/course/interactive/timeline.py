@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class Bar(NamedTuple):
-    """What lasts from start to end; `low` and `high` are of the lane's height."""
+    """A span of time, as drawn; `low` and `high` are fractions of the lane's height."""
 
     start: float
     end: float
@@ -28,7 +28,7 @@ class Lane(NamedTuple):
     kind: str = ""  #: classes, such as "thin"
 
 
-Marks = Sequence[Sequence[float | str]]  # of the axis: where, and what is written there
+Marks = Sequence[Sequence[float | str]]  # the axis: places, and their texts
 
 
 def milliseconds(most: float, step: int) -> list[list[float | str]]:

@@ -38,12 +38,12 @@ from course.nccl.gpu import gpus
 from course.nccl.group import Group, no_result
 from course.nccl.line import Line, serve
 
-KEY = "nccl's rules"  # of the switchboard's address in the default group's store
+KEY = "nccl's rules"  # its value in the default group's store: the switchboard's address
 BOTH = "cpu:gloo,cuda:nccl"
 
 
 class _Torch:
-    """What stands for functions of torch.distributed."""
+    """Stand-ins for functions of torch.distributed."""
 
     def __init__(self) -> None:
         self.wanted = BOTH  # backend, as the caller named it
@@ -117,7 +117,7 @@ def rules(count: int) -> Iterator[None]:
 
 
 def _gloo(options: Any) -> dist.ProcessGroup:
-    """What moves a group's tensors on the CPU."""
+    """The Gloo part of a group, for tensors on the CPU."""
     place = options.store, options.group_rank, options.group_size
     group, kind = dist.ProcessGroup(*place), dist.ProcessGroup.BackendType.GLOO
     group._register_backend(

@@ -38,7 +38,7 @@ class _Memory:
     calls: list[tuple[Ticket, range]] = field(default_factory=list)
 
 
-_memories: dict[int, _Memory] = {}  # of storages, by their address
+_memories: dict[int, _Memory] = {}  # by the storage's address
 
 
 def _memory(tensor: torch.Tensor) -> _Memory | None:
@@ -228,7 +228,7 @@ class _Stream:
     synchronize = staticmethod(synchronize)
 
     def query(self) -> bool:
-        """Whether all has run."""
+        """True, as if all had run."""
         return True
 
 
@@ -251,7 +251,7 @@ class _Event:
 
 
 def _cuda(gpus: int) -> dict[str, Any]:
-    """What stands for torch.cuda."""
+    """Stand-ins for torch.cuda, by name."""
     here = threading.local()
     streams = [_Stream(torch.device("cuda", gpu)) for gpu in range(gpus)]
 

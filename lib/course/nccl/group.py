@@ -56,7 +56,7 @@ def fill(outputs: Tensors, values: Tensors) -> None:
 
 
 def reduction(op: Any) -> tuple[Combine, Any]:
-    """What reduces all ranks' tensors, and its name."""
+    """A function that reduces all ranks' tensors, and its name."""
     kind = getattr(op, "op", op)
     if kind not in REDUCTIONS:
         raise NotImplementedError(f"the emulated NCCL does not know {kind}")
@@ -83,7 +83,7 @@ class Work(dist.Work):
         return True
 
     def is_completed(self) -> bool:
-        """Whether it has run."""
+        """True once it has run."""
         return self._ticket.answered()
 
     def get_future(self) -> Any:

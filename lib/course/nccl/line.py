@@ -61,7 +61,7 @@ class Ticket:
 
     def __init__(self, line: Line, number: int, name: str, then: Callable[[Any], None]) -> None:
         self._line, self._number, self._then, self.name = line, number, then, name
-        self.ordered = False  # whether later kernels run after it
+        self.ordered = False  # true if later kernels run after it
         self._answered = threading.Event()
         self._error = ""
 
@@ -74,7 +74,7 @@ class Ticket:
         self._answered.set()
 
     def answered(self) -> bool:
-        """Whether the call has ended."""
+        """True once the call has ended."""
         return self._answered.is_set()
 
     def wait(self) -> None:
@@ -90,7 +90,7 @@ class Ticket:
 
 
 def all_wait() -> bool:
-    """Whether no other thread of this process runs Python code."""
+    """True if no other thread of this process runs Python code."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     here = threading.get_ident()
     return all(

@@ -1,1 +1,1 @@
-"""What pages of the book show."""
+"""Content for pages of the book."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[3]
-WORDS, LINES = 175, 20  # of prose, and of code in cells that a reader sees, in a minute
+WORDS, LINES = 175, 20  # per minute: of prose, and of code in visible cells
 PAPER, GRADED, RIDDLE = 5, 10, 2  # minutes for an exercise, for a folded answer in a lab
 
 CARD = re.compile(r"^:::\{grid-item-card\} \d+ · (.+)\n((?:.*\n)*?):::$", re.MULTILINE)
@@ -69,7 +69,7 @@ def exercises(lab: Lab) -> list[str]:
 
 
 def project_lines(file: str) -> int:
-    """How many lines of the project's file the reader writes, if they write what we did."""
+    """The number of lines that the reader writes in the project's file, if they write ours."""
     lines: set[int] = set()
     for node in ast.walk(ast.parse((ROOT / "lib" / "from_scratch" / f"{file}.py").read_text())):
         if isinstance(node, ast.FunctionDef):

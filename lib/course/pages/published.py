@@ -1,4 +1,4 @@
-"""What others have measured on GPUs and published, as pages show it.
+"""Measurements on GPUs that others have published, as pages show them.
 
 A record is a file of `benchmarks/published`: numbers from public repositories, threads and papers,
 none of them measured by us. It says what it holds, in which units, on which machine, where it was

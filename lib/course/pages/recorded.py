@@ -1,4 +1,4 @@
-"""What the benchmarks have recorded, as pages show it."""
+"""Records of the benchmarks, as pages show them."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ def recorded(name: str) -> dict[str, Any]:
 
 
 def small_job() -> list[dict[str, Any]]:
-    """What the book's small job took on a GPU, a row for each way; prints as `recorded`."""
+    """The cost of the book's small job on a GPU, a row for each way; prints as `recorded`."""
     rows = recorded("gpu")["rows"]
     return [row for row in rows if (row["section"], row.get("what")) == ("small job", "memory")]
 

@@ -44,7 +44,7 @@ def counted_elsewhere() -> tuple[list[str], list[list[Any]]]:
 def on_each_rung(
     job: str, gpus: int, tokens: int
 ) -> tuple[dict[str, dict[str, float]], dict[str, float]]:
-    """Of each of `RUNGS`, GB of a rank by part, and its peak, with a checkpoint at every block."""
+    """GB of a rank by part and its peak, for each of `RUNGS`, with a checkpoint at every block."""
     bars, peaks = {}, {}
     for name, strategy in RUNGS.items():
         step = step_of(job, gpus, tokens, checkpointing=1.0)
@@ -65,7 +65,7 @@ def on_each_rung(
 
 
 def ddp_beside_fsdp(record: Mapping[str, Any]) -> list[list[int | float | str]]:
-    """Of the record `ddp_fsdp_zero`: millions of parameters, ms of a step, and GiB at the peak.
+    """Rows of `ddp_fsdp_zero`: millions of parameters, ms of a step, and GiB at the peak.
 
     Both are given under DDP and FSDP; of a run that did not fit they are "".
     """

@@ -17,15 +17,15 @@ from course.project.submission import LESSON, found
 from minidist.comm.ours import Ours
 
 TOLERANCE = 1e-9  # in float64, where only the order of sums can make a difference
-ENOUGH = 0.8  # of the bytes of `from_scratch`: numbers of tokens may be shorter than its int64
+ENOUGH = 0.8  # share of `from_scratch`'s bytes: numbers of tokens may be shorter than its int64
 
 
 class Sent(NamedTuple):
-    """What a rank sends in a scenario."""
+    """The traffic of a rank in a scenario."""
 
     messages: int
     nbytes: int
-    batches: Batches  # of messages that it posts itself
+    batches: Batches  # messages that it posts itself
 
 
 def check_cases(written: Any, milestone: Milestone, seed: int) -> dict[str, Sent]:

@@ -1,4 +1,4 @@
-"""What a step of training costs, in calls, bytes and memory; and what is too much."""
+"""The cost of a training step in calls, bytes and memory, and its limits."""
 
 import ctypes
 import gc
@@ -26,18 +26,18 @@ RANKS = 3  # on two, a gather of everything sends no more than an all-reduce
 WIDTH, LAYERS = 192, 8
 CAP = WIDTH * WIDTH * 8 / 2**20  # MiB: a bucket for each layer
 STEPS = 3
-M_MMAP_THRESHOLD = -3  # of glibc's malloc.h
+M_MMAP_THRESHOLD = -3  # from glibc's malloc.h
 
 
 class Cost(NamedTuple):
-    """Of one step, on one rank."""
+    """Cost of a step on one rank."""
 
     calls: int
     messages: int
     nbytes: int  # that they carry
     peak: int  # the most bytes of tensors that it holds, parameters and optimizer state among them
     kept: int  # bytes by which some steps let its process grow; 0 where that cannot be known
-    overlaps: int  # how often a call is on its way when a layer computes or another call is made
+    overlaps: int  # times that a call is on its way when a layer computes or another call is made
     early: int  # calls that are made before backward ends
     passed: int  # gathers that are waited for before one that was called earlier
     twice: int  # calls of a step of the model in which a unit runs twice; of FSDP

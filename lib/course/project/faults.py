@@ -24,7 +24,7 @@ WAYS: dict[str, Callable[..., Trained]] = {
 
 
 class Fault(NamedTuple):
-    """What was planted, and how a test can see it."""
+    """A planted fault, and how a test can see it."""
 
     what: str
     hint: str
@@ -142,5 +142,5 @@ def run(check: Callable[..., object], way: str, fault: str = "") -> None:
     """On a rank: the reader's test of a way to train, with a fault in it unless that is ""."""
     try:
         check(partial(Trainer, way, fault))
-    except AssertionError as error:  # of whatever class: its own would have to be imported
+    except AssertionError as error:  # a subclass, too: its own would have to be imported
         raise AssertionError(str(error)).with_traceback(error.__traceback__) from None

@@ -75,7 +75,7 @@ class OnLink(NamedTuple):
         return bool(self.future.result().wait())
 
     def is_completed(self) -> bool:
-        """Whether it has been received."""
+        """True once it has been received."""
         return self.future.done() and bool(self.future.result().is_completed())
 
 

@@ -16,7 +16,7 @@ from course.project.trained import Train, with_ddp, with_fsdp, with_zero, with_z
 
 
 class Means(NamedTuple):
-    """What a milestone sends by, and what it must do without."""
+    """The calls by which a milestone sends, and those that it must do without."""
 
     instead: str
     without: tuple[Callable[[str], AbstractContextManager[None]], ...]
@@ -41,7 +41,7 @@ class Milestone:
     others: Cases = field(default_factory=dict)  # in which only results count
     train: Any = None  # a `Train`, which wraps a model with it: then a step's cost counts, too
     moved: int = 0  # bytes that all ranks send in a step, over (N - 1) times those of the model
-    lean: bool = False  # whether the task asks for the least memory
+    lean: bool = False  # true if the task asks for the least memory
     overlap: float = 0.0  # the share of `from_scratch`'s that is enough, as ways to overlap differ
 
 

@@ -1,4 +1,4 @@
-"""What the project's code must train: some models, each with its data."""
+"""Models that the project's code must train, each with its data."""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 
 from course.training.models import GPT
 
-ROWS = 60  # of a batch: 1 to 5 ranks divide it
+ROWS = 60  # in a batch: 1 to 5 ranks divide it
 
 Loss = Callable[[Any, int, slice], torch.Tensor]  # loss(model, step, rows of the batch)
 

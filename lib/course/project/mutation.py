@@ -53,7 +53,7 @@ def catches(package: str) -> str:
 
 
 def failed(package: str, ranks: int, way: str, fault: str = "") -> Wrong | None:
-    """How the reader's test fails there; None if it passes.
+    """The failure of the reader's test there; None if it passes.
 
     Raises:
         NotImplementedError: it is still to be written.
@@ -70,7 +70,7 @@ def failed(package: str, ranks: int, way: str, fault: str = "") -> Wrong | None:
 
 
 def _raised(failure: Wrong) -> Any:
-    """What the first rank that failed raised; None if it raised nothing."""
+    """The exception of the first rank that failed; None if it raised nothing."""
     error = failure.__cause__
     return error.__cause__ if isinstance(error, RankError) else None
 
@@ -95,7 +95,7 @@ def _missed(caught: Caught) -> list[str]:
 
 
 def board(package: str) -> Markdown:
-    """What the test of this package caught when it was last graded."""
+    """A table of the faults that this package's test caught when last graded."""
     caught = boards[package]
     rows = [
         [f"{fault}: {FAULTS[fault].what}", *("caught" if caught[fault, w] else "-" for w in WAYS)]

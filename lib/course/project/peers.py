@@ -1,4 +1,4 @@
-"""What minidist and torch have for the same work: the project's scoreboard compares with them."""
+"""Counterparts in minidist and torch, with which the project's scoreboard compares."""
 
 import threading
 from collections.abc import Callable, Sequence

@@ -85,7 +85,7 @@ def lines(
 
 
 def next_step(package: str, verdicts: Mapping[str, Verdict]) -> str:
-    """What to write, or to mend, and where."""
+    """Advice on what to write or mend next, and where."""
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.origin:
         return "Next: `make lab`, which puts the files to write into work/mine."

@@ -1,4 +1,4 @@
-"""What a milestone costs in the reader's package, in `from_scratch` and in libraries."""
+"""The cost of a milestone in the reader's package, in `from_scratch` and in libraries."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -65,11 +65,11 @@ def _step_rows(name: str, sources: dict[str, Callable[[], Any]]) -> Iterator[Row
         ways[library] = lambda: None, replace(milestone, train=train)
     for who, (kind, how) in tqdm(ways.items(), "what a step costs", leave=False):
         yield _row(who, graded(kind, STEP_RANKS, step_score, how))
-    phases = 2 if milestone.file == "ddp" else 1  # of a call, N - 1 messages each
+    phases = 2 if milestone.file == "ddp" else 1  # phases of a call, N - 1 messages each
     reference = costs.reference(name)
     buckets = reference.calls * phases // milestone.moved
     messages = milestone.moved * (STEP_RANKS - 1) * buckets
-    phase = reference.nbytes // (costs.RANKS - 1)  # of each of the ranks but one
+    phase = reference.nbytes // (costs.RANKS - 1)  # one share for each rank but one
     least = (STEP_RANKS - 1) * phase // STEP_RANKS
     yield [f"the least for {many(buckets, 'bucket')}", reference.calls, messages, least, "", ""]
 
@@ -91,7 +91,7 @@ def _sent_rows(milestone: Milestone, sources: dict[str, Callable[[], Any]]) -> I
 
 
 def _row(who: str, of_ranks: list[Score]) -> Row:
-    """What rank 0 counts, and the milliseconds of the slowest rank."""
+    """A row: rank 0's counts, and the milliseconds of the slowest rank."""
     return [who, *of_ranks[0][0], 1e3 * max(seconds for _, seconds in of_ranks)]
 
 

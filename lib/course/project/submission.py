@@ -55,7 +55,7 @@ def mine(file: str) -> ModuleType:
 
 
 def found(package: str, file: str, *names: str) -> Any:
-    """What has this name in a file of the project; the file itself, if several are asked for.
+    """The object of this name in a file of the project; the file itself for several names.
 
     Raises:
         NotImplementedError: there is no such file or name yet.
@@ -109,7 +109,7 @@ def with_submission(source: Callable[[], Any], work: Callable[..., T], *args: An
 
 
 def guarded(work: Callable[[], T]) -> T:
-    """What `work` returns, if it leaves the functions that graders stand on as they are."""
+    """The result of `work`, if it leaves the functions that graders stand on as they are."""
     before = _functions()
     result = work()
     now = _functions()

@@ -1,4 +1,4 @@
-"""How a training loop uses what the reader writes: a wrapped model, its optimizer, its weights."""
+"""The reader's code as a training loop uses it: a wrapped model, its optimizer, its weights."""
 
 from collections.abc import Callable
 from inspect import signature
@@ -19,7 +19,7 @@ def nothing() -> None:
 
 
 class Trained(NamedTuple):
-    """What a training loop has of a wrapped model."""
+    """A wrapped model, as a training loop uses it."""
 
     model: Any
     optimizer: Any
@@ -34,8 +34,8 @@ class Trained(NamedTuple):
         self.optimizer.zero_grad()
 
 
-Kind = Callable[..., Any]  # what the reader writes
-Make = Callable[..., Optimizer]  # of an optimizer: make(parameters, lr=...)
+Kind = Callable[..., Any]  # the reader's code
+Make = Callable[..., Optimizer]  # an optimizer's class: make(parameters, lr=...)
 Train = Callable[..., Trained]  # train(kind, net, comm, cap_mb), and maybe another optimizer
 
 

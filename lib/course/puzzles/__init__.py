@@ -7,7 +7,7 @@ modules named here import only one another, so that they run under Brython in a 
 
 from typing import Any
 
-Task = dict[str, Any]  # what the page brings: see `tasks`
+Task = dict[str, Any]  # the page's data: see `tasks`
 IN_THE_PAGE = (
     "minidist.schedule.replay",
     "minidist.schedule.lanes",

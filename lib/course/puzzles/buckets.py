@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from course.puzzles import Task
 
-    Layers = Mapping[str, tuple[float, float]]  # when a gradient is ready in ms, and its MiB
+    Layers = Mapping[str, tuple[float, float]]  # ms at which a gradient is ready, and its MiB
 
 
 def judge(function: Callable[..., object], task: Task, names: Task) -> Task:

@@ -19,5 +19,5 @@ PUZZLES = {name: each for name, each in EDITABLE.items() if each.hints}
 
 
 def stars_of(puzzle: Puzzle) -> int:
-    """How many there are to earn: none for what is only to play with."""
+    """The number of stars to earn: none in one that is only to play with."""
     return len(puzzle.task["marks"]) if puzzle.name in PUZZLES else 0

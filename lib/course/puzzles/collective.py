@@ -78,7 +78,7 @@ def prove(
 
 
 def chunks_of(task: Task, names: Task, ranks: int) -> int:
-    """How many chunks a tensor has: as the task says, or where it may, the reader."""
+    """The number of chunks: set by the task, or by the reader where it may be."""
     chunks = names.get("chunks") if task["free"] else None
     if callable(chunks):
         chunks = chunks(ranks)
@@ -166,7 +166,7 @@ def table(replay: Replay, task: Task) -> Task:
 
 
 def drawn(replay: Replay) -> Task | None:
-    """What the stepper shows: the trace of a replay, and a sentence for each of its messages."""
+    """The stepper's data: the trace of a replay, and a sentence for each of its messages."""
     if not replay.steps or max(replay.ranks, replay.chunks) > 16:
         return None
     steps = range(replay.steps)

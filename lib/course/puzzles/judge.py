@@ -9,7 +9,7 @@ TYPE_CHECKING = False  # as `typing` has it, which a page has not
 if TYPE_CHECKING:
     from course.puzzles import Task
 
-FILE = "<string>"  # what `exec` calls it
+FILE = "<string>"  # the name that `exec` gives it
 JUDGES = {
     "collective": collective.judge,
     "programs": collective.judge,
@@ -27,7 +27,7 @@ GIVEN: dict[str, Task] = {
 
 
 class Output:
-    """What the reader's code prints, up to some pages of it."""
+    """Printed output of the reader's code, up to some pages of it."""
 
     MOST = 20_000  # characters
 

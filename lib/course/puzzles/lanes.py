@@ -61,7 +61,7 @@ def call(step: object, kinds: tuple[str, ...], below: int) -> tuple[str, int]:
 
 
 def caller(kind: str) -> Callable[[int], tuple[str, int]]:
-    """What a reader yields, such as forward, of a unit or a micro-batch."""
+    """A function for readers, such as forward, whose calls they yield."""
 
     def call(number: int) -> tuple[str, int]:
         return (kind, number)

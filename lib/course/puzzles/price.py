@@ -1,4 +1,4 @@
-"""What the steps of a schedule cost, as `minidist.schedule.cost` has it for arrays."""
+"""The price of a schedule's steps, as `minidist.schedule.cost` has it for arrays."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def matched(function: Callable[..., object], name: str, ranks: int) -> Iterator[
         if not hasattr(program, "__iter__"):
             raise Fault(f"{name}({rank}, {ranks}) returns {program!r}: it has to yield.")
         programs.append(iter(program))
-    waits: list[list[Call]] = [[] for _ in programs]  # what each rank has posted
+    waits: list[list[Call]] = [[] for _ in programs]  # each rank's posted calls
     while True:
         for rank, program in enumerate(programs):
             if not waits[rank]:
@@ -74,7 +74,7 @@ def matched(function: Callable[..., object], name: str, ranks: int) -> Iterator[
 
 
 def _next(program: Iterator[Any], rank: int, ranks: int) -> list[Call]:
-    """What a rank waits for next; nothing when its program is over."""
+    """The calls that a rank waits for next; none when its program is over."""
     for calls in program:
         batch = list(calls) if isinstance(calls, list) else [calls]
         for call in batch:
@@ -92,7 +92,7 @@ def _next(program: Iterator[Any], rank: int, ranks: int) -> list[Call]:
 
 
 def _deadlock(waits: list[list[Call]]) -> str:
-    """Who waits for whom: all around a circle, or for one that has finished."""
+    """A sentence on who waits for whom: in a circle, or for one that has finished."""
     for rank, batch in enumerate(waits):
         for call in batch:
             if not waits[call[1]]:

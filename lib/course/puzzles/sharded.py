@@ -36,8 +36,8 @@ class Step:
     def __init__(self, lanes: Lanes, task: Task) -> None:
         self.lanes, self.limit, self.takes = lanes, task["limit"], task["takes"]
         self.units = task["units"]
-        self.places = [0.0] * self.limit  # those that are free, and from when on
-        self.there: dict[int, float] = {}  # when each gathered unit has arrived
+        self.places = [0.0] * self.limit  # one time per free place: free from then on
+        self.there: dict[int, float] = {}  # arrival of each gathered unit
         self.done: dict[tuple[str, int], float] = {}
         self.due = [("forward", unit) for unit in range(self.units)]
         self.due += [("backward", unit) for unit in reversed(range(self.units))]

@@ -13,7 +13,7 @@ from minidist.schedule.schedule import Algorithm
 from minidist.schedule.traffic import replay
 
 MIB = 2**20
-BUCKET = 25 * MIB  # what DDP sends at once
+BUCKET = 25 * MIB  # DDP's default size
 LINKS = {  # seconds per message, and per byte
     "400 Gb/s InfiniBand": (NETWORK_LATENCY, 1 / H100.network),
     "a node of H100s": (NETWORK_LATENCY, 1 / H100.node_network),
@@ -35,7 +35,7 @@ Par = Callable[[int], float]
 
 
 class Puzzle(NamedTuple):
-    """What a reader is asked to write, and all that the judge has to know about it."""
+    """A function that a reader has to write, and all that the judge needs to know about it."""
 
     name: str
     title: str
@@ -57,11 +57,11 @@ class Star(NamedTuple):
     says: str
     metric: str
     par: Par
-    ranks: Sequence[int] = ()  # those of the first star
+    ranks: Sequence[int] = ()  # for the first star
 
 
 def log(n: int) -> int:
-    """How often 1 has to double to reach n."""
+    """The number of doublings from 1 to at least n."""
     return ceil(log2(n))
 
 

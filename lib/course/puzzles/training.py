@@ -22,7 +22,7 @@ def network() -> dict[str, float]:
 
 
 def arrival(buckets: list[list[str]]) -> float:
-    """When the last of these buckets has arrived, in ms."""
+    """The time at which the last bucket has arrived, in ms."""
     layers = {name: (ready, size) for name, ready, size in LAYERS}
     lanes = Lanes()
     return [send(lanes, bucket, layers, network()) for bucket in buckets][-1]

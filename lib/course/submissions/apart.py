@@ -40,7 +40,7 @@ def grade_apart(folder: Path, only: str, limits: Limits) -> dict[str, Result]:
     """The results of a submission's tasks whose names contain `only`."""
     with TemporaryDirectory(prefix="submission-", ignore_cleanup_errors=True) as name:
         copy = Path(name).resolve() / "work"
-        whole = (folder / "mine").is_dir() or any(folder.rglob("*.ipynb"))  # of work/, not mine/
+        whole = (folder / "mine").is_dir() or any(folder.rglob("*.ipynb"))  # work/, not just mine/
         target = copy if whole else copy / "mine"
         shutil.copytree(folder, target, symlinks=True)
         results: dict[str, Result] = {task: {} for task in tasks_of(copy) if only in task}

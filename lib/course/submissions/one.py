@@ -17,7 +17,7 @@ from course.submissions.tasks import tasks_of
 from minidist.launch.process import adopt_orphans
 
 FILE = 2**28  # bytes of the largest file that may be written
-PROCESSES = 2048  # of this user; the system does not apply it to root
+PROCESSES = 2048  # this user's limit; root has none
 
 
 def main(folder: Path, said: int, memory: int, names: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""What is graded in a submission: the project's milestones, and the exercises of the labs in it."""
+"""The graded tasks of a submission: milestones of the project, and exercises of its labs."""
 
 import ast
 from collections.abc import Callable, Iterator
@@ -51,7 +51,7 @@ def stubs(lab: str) -> dict[str, str]:
 
 
 def imports(lab: str) -> Iterator[str]:
-    """What the course's cells import; that of an exercise needs no more."""
+    """Imports of a lab's cells; an exercise needs no others."""
     for _, source in cells(LABS / f"{lab}.ipynb"):
         for node in ast.parse(source).body:
             if isinstance(node, ast.Import | ast.ImportFrom):

@@ -1,1 +1,1 @@
-"""How long calls and steps take on real ranks."""
+"""Timing of calls and steps on real ranks."""

@@ -1,11 +1,11 @@
-"""What α + βn makes of a measured curve: one line through its ends, a fit, or two lines."""
+"""Lines α + βn for a measured curve: one through its ends, a fitted one, or two."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-Rows = Sequence[Sequence[float]]  # of a curve: bytes, microseconds
+Rows = Sequence[Sequence[float]]  # a curve: bytes, microseconds
 
 
 class Line(NamedTuple):
@@ -56,7 +56,7 @@ def at_size(rows: Rows, size: float) -> float:
 
 
 def errors(model: Line | TwoLines, rows: Rows) -> list[float]:
-    """Of each point (predicted - measured) / measured."""
+    """Relative error at each point: (predicted - measured) / measured."""
     return [model(size) / took - 1 for size, took in rows]
 
 

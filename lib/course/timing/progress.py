@@ -1,4 +1,4 @@
-"""How far a long computation is, for whoever waits for it."""
+"""Progress of a long computation, for whoever waits for it."""
 
 import os
 import time

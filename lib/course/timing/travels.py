@@ -1,4 +1,4 @@
-"""When the units of an FSDP model travel, and when a rank stands still because it waits for one."""
+"""Times at which the units of an FSDP model travel, and at which a rank waits for one."""
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
@@ -30,7 +30,7 @@ class Awaited(NamedTuple):
 
     @property
     def span(self) -> Interval | None:
-        """When the call was on the link."""
+        """The time that the call was on the link."""
         return self.inner.span
 
 

@@ -1,4 +1,4 @@
-"""How long steps take on several ranks, one kind after the other, and what ran when in them."""
+"""Times of steps on several ranks, one kind after the other, and what ran when in them."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +19,7 @@ class Round(NamedTuple):
 
     start: float
     end: float
-    spans: list[Span]  # what ran when, as far as it was marked
+    spans: list[Span]  # everything that was marked
 
     @property
     def ms(self) -> float:

@@ -51,7 +51,7 @@ def train(
         seed: of the order of samples, and of dropout.
     """
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    own: DistributedSampler[Sample]  # of the samples
+    own: DistributedSampler[Sample]  # this rank's samples
     own = DistributedSampler(dataset, ranks, rank, seed=seed, drop_last=True)
     loader = DataLoader(dataset, batch, sampler=own, drop_last=True)
     model = minidist.DistributedDataParallel(net)  # same weights, averaged gradients

@@ -63,7 +63,7 @@ class Quorum:
         self._done, self._last = 0, False  # rounds; whether the next one is the last
         self._members: dict[int, asyncio.StreamWriter] = {}
         self._newcomers: dict[int, asyncio.StreamWriter] = {}
-        self._changes: dict[int, Tensor] = {}  # of the members that have sent theirs
+        self._changes: dict[int, Tensor] = {}  # those that have arrived
         self._deadline: asyncio.TimerHandle | None = None
 
     def finish(self) -> None:

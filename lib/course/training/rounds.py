@@ -38,7 +38,7 @@ SECONDS = 60.0  # in which something has to happen, or the run is given up
 
 
 class Work(NamedTuple):
-    """What all workers train, and how.
+    """The model, data and optimizers of every worker.
 
     Attributes:
         every: H, steps in a round.
@@ -165,7 +165,7 @@ def on_worker(launcher: Launcher, function: Callable[..., object], *args: Any) -
 
 
 def ended(process: ForkedProcess) -> Outcome:
-    """How a worker ends, which may take it `SECONDS`."""
+    """The outcome of a worker, which may take it `SECONDS`."""
     while not (outcome := process.hear()):
         if not wait(process.waitables, SECONDS):
             raise RuntimeError(f"process {process.pid} has not ended in {SECONDS:g} s")

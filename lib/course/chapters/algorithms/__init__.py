@@ -1,1 +1,1 @@
-"""How all-reduce is done: messages, pipelines and trees."""
+"""Algorithms for all-reduce: messages, pipelines and trees."""

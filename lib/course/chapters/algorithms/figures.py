@@ -41,7 +41,7 @@ def rounds(schedule: Schedule, *, local: int = 0) -> Figure:
 
 
 def carried(step: Step, times: int, chunks: int) -> str:
-    """What a message of this step carries, in shares of the tensor."""
+    """The payload of a message in this step, in shares of the tensor."""
     share = Fraction(int(step.width.max()), chunks)
     text = "all of the\ntensor" if share == 1 else f"{share} of the\ntensor"
     return f"{times} × {text}" if times > 1 else text
@@ -147,7 +147,7 @@ def double_tree(schedule: Schedule) -> Figure:
 
 
 def edges(schedule: Schedule) -> tuple[dict[int, int], dict[int, int]]:
-    """Of each tree, each rank's parent."""
+    """Each rank's parent, tree by tree."""
     found: tuple[dict[int, int], dict[int, int]] = ({}, {})
     for step in schedule:
         for send in step:
@@ -157,6 +157,6 @@ def edges(schedule: Schedule) -> tuple[dict[int, int], dict[int, int]]:
 
 
 def level(parents: dict[int, int], rank: int) -> int:
-    """How many edges a rank is above the leaves."""
+    """The height of a rank above the leaves, in edges."""
     children = (child for child, up in parents.items() if up == rank)
     return max((1 + level(parents, child) for child in children), default=0)

@@ -22,7 +22,7 @@ if __name__ == "__main__":
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))
     try:
         write(sys.argv[1], *map(Path, sys.argv[2:]))
-    except Wrong as error:  # of a status other than 0 torchrun would say much more
+    except Wrong as error:  # ends with status 0, or torchrun would print much more
         if dist.get_rank() == 0:
             print(error)
     dist.destroy_process_group()

@@ -21,8 +21,8 @@ from minidist.memory.state import FP32
 from minidist.planner.planner import plan
 
 SAME = 1e-3  # relative: other orders of sums change a loss by 5e-5 at most, to the last step
-WITHIN = {"held": 0.1, "sent": 0.03, "seconds": 0.1}  # of what was measured
-RERUN = {"loss": SAME, "sent": 0, "seconds": 1e-6, "held": 0.05, "read": 0}  # of the log
+WITHIN = {"held": 0.1, "sent": 0.03, "seconds": 0.1}  # relative to what was measured
+RERUN = {"loss": SAME, "sent": 0, "seconds": 1e-6, "held": 0.05, "read": 0}  # relative to the log
 TOLD = {
     "held": ("A rank holds", "{:,.0f} bytes"),
     "sent": ("A rank sends", "{:,.0f} bytes"),
@@ -97,7 +97,7 @@ def read(log: Path) -> tuple[Line, list[Line]]:
 
 
 def measured(run: list[Line]) -> dict[str, float]:
-    """What a log says of each number of a forecast."""
+    """The measured value, from a log, of each number in a forecast."""
     later = run[METERED:]  # in the first steps wrappers learn in which order layers run
     return {
         "held": max(run[METERED]["held"]),
@@ -150,7 +150,7 @@ def _check_losses(run: list[Line]) -> Checks:
 
 
 def _check_cost(run: list[Line], held: float) -> Checks:
-    """What was counted is no less than the task takes, and no more than the budget."""
+    """Checks that what was counted is at least what the task takes, and within the budget."""
     how: dict[str, Any] = {"batch": task.ROWS // task.RANKS, "policy": FP32, "foreach": False}
     ddp = plan(task.sizes(), task.MACHINE, task.RANKS, **how).forecasts["ddp"]
     least, budget = task.RANKS * ddp.sent, task.BUDGET

@@ -22,7 +22,7 @@ from minidist.memory.meter import Meter
 
 METERED = 2  # the step in which memory is measured: the optimizer's state is there
 LARGEST = 2**20  # elements of a message, about
-FORECAST = ("held", "sent", "seconds")  # what is forecast of a run
+FORECAST = ("held", "sent", "seconds")  # the forecast's numbers
 
 Line = dict[str, Any]
 
@@ -64,7 +64,7 @@ def first_steps(module: str, steps: int) -> list[Line]:
 
 
 def digest_of(file: Path) -> str:
-    """Of what a module's file says."""
+    """A hash of a module's file."""
     return sha256(file.read_bytes()).hexdigest()
 
 
@@ -82,7 +82,7 @@ def forecast_of(told: Any) -> dict[str, float]:
 
 
 def _runs(log: Path) -> int:
-    """How many runs have been written to a log, one over the other."""
+    """The number of runs that have been written to a log, one over the other."""
     try:
         return int(json.loads(log.read_text().partition("\n")[0])["run"])
     except (OSError, ValueError, KeyError, TypeError):

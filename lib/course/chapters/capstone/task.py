@@ -1,4 +1,4 @@
-"""What the capstone asks for: the model, its data, the cluster, and the budget."""
+"""The capstone's task: the model, its data, the cluster, and the budget."""
 
 from functools import cache
 from typing import Any, NamedTuple
@@ -14,30 +14,30 @@ from minidist.train.gpt import GPT
 from minidist.train.text import characters, rows_of, text
 
 WIDTH, LAYERS, HEADS, CONTEXT = 128, 4, 4, 32
-ROWS = 8  # of a step, of all ranks together
-STEPS = 34  # of the run
+ROWS = 8  # in a step, on all ranks together
+STEPS = 34  # in the run
 RATE = 1e-3  # AdamW's learning rate: with twice as much, rounding alone can change late losses
-SEED = 0  # of the first weights and of the rows
+SEED = 0  # for the first weights and the rows
 
-# Of a block's forward for a token: those of its matrices, then those of causal attention.
+# Operations per token in a block's forward: its matrices, then causal attention.
 BLOCK_OPERATIONS = 24 * WIDTH**2 + 2 * CONTEXT * WIDTH
 
 
 class Budget(NamedTuple):
-    """What a run may take."""
+    """Limits of a run."""
 
     held: int  # bytes on a rank, at most
-    seconds: float  # of the whole run, on the cluster's clock
+    seconds: float  # for the whole run, on the cluster's clock
 
 
 BUDGET = Budget(held=11_000_000, seconds=8.0)
 
 RANKS = 4
-MACHINE = Accelerator(  # of each rank
+MACHINE = Accelerator(  # a rank's
     name="emulated rank",
     flops=8e9,
     memory=BUDGET.held / ROOM,  # so that a step may take all of the budget
-    bandwidth=1e12,  # of its memory: so large that it plays no part
+    bandwidth=1e12,  # its memory's: so large that it plays no part
     nvlink=200e6,
     network=10e6,
     per_node=2,
@@ -61,7 +61,7 @@ def model() -> GPT:
 
 
 def sizes() -> Sizes:
-    """What `minidist.plan` needs to know of the model."""
+    """The model's sizes, for `minidist.plan`."""
     return Sizes.gpt(LAYERS, WIDTH, len(corpus()[1]), CONTEXT)
 
 

@@ -11,7 +11,7 @@ from minidist.plots import style
 from minidist.plots.style import COLORS, GREY, MARKERS, PHASE, RANK
 
 SEAT, GAP, NODE = 1.0, 0.06, 2.0  # widths of a rank and between two; a node's height
-INCH = 0.845  # of a unit: four ranks side by side are as wide as a phone
+INCH = 0.845  # inches per unit: four ranks side by side are as wide as a phone
 
 
 def seats(everyone: Sequence[Mapping[str, Any]]) -> Figure:
@@ -53,7 +53,7 @@ class Life(NamedTuple):
     """A part of a run between two starts."""
 
     name: str
-    losses: Mapping[int, float]  # of each step that was made
+    losses: Mapping[int, float]  # step → loss, for each step that was made
     killed: bool = False
 
 
@@ -90,7 +90,7 @@ def lives(undisturbed: Sequence[float], parts: Sequence[Life]) -> Figure:
 
 
 STEP, COPY, INDEX = 1.0, 0.85, 0.9  # lengths, in steps
-WRITES = (2.6, 3.1, 2.8, 3.4)  # how long each rank writes
+WRITES = (2.6, 3.1, 2.8, 3.4)  # each rank's time to write
 
 
 def async_save() -> Figure:

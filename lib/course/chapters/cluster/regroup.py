@@ -66,14 +66,14 @@ def begin() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
 
 
 def loss_of(model: torch.nn.Module, step: int, part: int, parts: int) -> torch.Tensor:
-    """Of one part of a step's twelve samples, which depend on the step's number alone."""
+    """The loss of one part of a step's twelve samples, which depend on the step's number alone."""
     generator = torch.Generator().manual_seed(step)
     x, y = torch.randn(12, 4, generator=generator), torch.randn(12, 2, generator=generator)
     return functional.mse_loss(model(x.tensor_split(parts)[part]), y.tensor_split(parts)[part])
 
 
 def who_is_left(rank: int, members: list[int], store: Store, step: int) -> list[int]:
-    """Those of `members` that leave a mark in time; whoever has counted first decides for all.
+    """Members that leave a mark in time; whoever has counted first decides for all.
 
     Raises RuntimeError on a rank that came too late, and on all where some are a step ahead.
     """
@@ -100,7 +100,7 @@ def on_rank(rank: int, port: int) -> dict[str, Any]:
 
 
 def run(on_rank: Callable[[int, int], dict[str, Any]] = on_rank) -> list[dict[str, Any]]:
-    """What each survivor has at the end."""
+    """The final state of each survivor."""
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     with Interrupts() as interrupts, job(interrupts) as ours, interrupts.allowed():
         ranks = [ours.start(on_worker, on_rank, rank, store.port) for rank in range(RANKS)]

@@ -34,7 +34,7 @@ class ToolMissing(Forbidden):
 
 
 class Host(NamedTuple):
-    """Where a launcher runs. `enter`: the words to put before a command to run it there."""
+    """A place for a launcher. `enter`: the words to put before a command to run it there."""
 
     address: str
     interface: str
@@ -173,7 +173,7 @@ def _wait(
 
 
 def _read(file: TextIO) -> str:
-    """What is in a file that others write to, whose position is theirs too."""
+    """The content of a file that others write to, whose position is theirs too."""
     size = os.fstat(file.fileno()).st_size
     return os.pread(file.fileno(), size, 0).decode(errors="replace")
 

@@ -44,7 +44,7 @@ def _verdict(found: list[Any], right: list[Any]) -> str:
 
 
 def _attempts(library: Any, make: Make, names: list[str]) -> dict[str, list[Any]]:
-    """Of each call what each rank has written, as lists, or why it did not."""
+    """Results of each call by rank, as lists, or why it was refused."""
 
     def attempt() -> dict[str, Any]:
         results: dict[str, Any] = {}

@@ -21,7 +21,7 @@ from minidist.schedule.traffic import replay
 Function = Callable[..., object]
 
 KINDS: tuple[Collective, ...] = get_args(Collective)
-NUMBERS = (4, 2, 3, 1, 5, 7)  # of ranks
+NUMBERS = (4, 2, 3, 1, 5, 7)  # ranks in each question
 RANKS = "1, 2, 3, 4, 5 and 7"
 MOST = 100  # calls of a rank
 UNTOUCHED = -1.0  # in every element of a tensor that is to be written

@@ -13,7 +13,7 @@ from minidist.schedule.replay import Contributors, Replay, State
 
 
 def before_after(replays: Mapping[str, Replay]) -> Figure:
-    """What every rank brings and what it gets: two grids side by side for each name and replay.
+    """Every rank's input and output: two grids side by side for each name and replay.
 
     Rows are ranks, columns are chunks. A cell names the ranks whose parts are in it; a sum over all
     ranks is Σ. Blank is what a rank does not bring or is not promised. In an all-to-all a row has
@@ -71,7 +71,7 @@ def _sum(who: Contributors, ranks: int) -> str:
 def in_a_row(
     rows: Mapping[str, tuple[Replay, Replay]], names: Mapping[str, Sequence[str]]
 ) -> Figure:
-    """Of each pair of collectives three grids: before, after the first, after the second.
+    """Three grids for each pair of collectives: before, after the first, after the second.
 
     A grid is as in `before_after`. `rows`: title → the replays of the first one and of both
     together; `names`: title → what the two are called.
@@ -91,18 +91,18 @@ def in_a_row(
 
 
 def _promised(replay: Replay) -> State:
-    """What the replay ends with, where its collective promises something."""
+    """The replay's final state, where its collective promises something."""
     pairs = zip(replay.state(), replay.goal, strict=True)
     return tuple(
         tuple(who if want else () for who, want in zip(*row, strict=True)) for row in pairs
     )
 
 
-Held = Sequence[Sequence[Sequence[int]]]  # of each node and each of its ranks, whose parts it has
+Held = Sequence[Sequence[Sequence[int]]]  # node → its ranks → whose parts each has
 
 
 def mesh_sums(states: Sequence[tuple[str, Held]]) -> Figure:
-    """What each rank of a mesh holds, in panels; the groups that sum next are circled.
+    """The content of each rank of a mesh, in panels; the groups that sum next are circled.
 
     `states`: title → what each rank holds. The first panel circles rows, the second one columns.
     """

@@ -13,7 +13,7 @@ from course.drawing.boxes import box, single, stacked
 from minidist.plots import style
 from minidist.plots.style import COLORS, GREY, PART, PHASE
 
-WIDE, HIGH = 0.86, 0.62  # of a box, in columns and rows
+WIDE, HIGH = 0.86, 0.62  # a box, in columns and rows
 
 
 def ddp_step(

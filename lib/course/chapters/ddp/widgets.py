@@ -59,7 +59,7 @@ def borders_slider() -> Slider:
 
 
 def axis(step: TrainingStep) -> tuple[float, Marks]:
-    """How many milliseconds it has, enough for an all-reduce after backward, and its marks."""
+    """The axis in milliseconds, long enough for an all-reduce after backward, and its marks."""
     most = round(1e3 * bordered(step, [])["travels"][-1][1], 1)
     return most, milliseconds(most, 20 if most < 100 else 50 if most < 250 else 100)
 
@@ -124,7 +124,7 @@ def _way(name: str, done: dict[str, Any]) -> Iterator[Lane]:
 
 
 def _says(yours: dict[str, Any], ddp: dict[str, Any], best: dict[str, Any]) -> str:
-    """How long the optimizer waits after backward."""
+    """A sentence on the optimizer's wait after backward."""
     late = [seconds_text(each["exposed"]) for each in (yours, ddp, best)]
     return (
         f"After backward the optimizer waits {late[0]} for your {len(yours['travels'])} buckets, "

@@ -10,7 +10,7 @@ from course.ask.table import Exercise, Table
 from course.ask.verdict import draws, whole
 
 Call = tuple[str, tuple[int, ...]]  # its name, and its tensor's shape
-Records = list[list[Call]]  # of each rank, in its program's order
+Records = list[list[Call]]  # each rank's calls, in its program's order
 Part = tuple[int, list[int]] | None  # the number of a call, counted from 1, and ranks
 
 STEP: list[Call] = [("all_reduce", (4810,)), ("all_reduce", (128,))]
@@ -66,7 +66,7 @@ def first_difference() -> Table:
         return planted[str(records)].right
 
     def names(records: Records) -> Part:
-        """What somebody finds who compares names alone, in two records of the same length."""
+        """The answer from names alone, in two records of the same length."""
         usual = [[name for name, _ in own] for own in records]
         return None if all(own == usual[0] for own in usual) else right(records)
 

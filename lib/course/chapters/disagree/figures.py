@@ -47,7 +47,7 @@ def _piece(axes: Axes, left: float, rank: int, piece: str) -> float:
     return wide
 
 
-Batches = Sequence[Sequence[int]]  # of each rank, the lengths of its samples
+Batches = Sequence[Sequence[int]]  # lengths of each rank's samples
 
 
 def batch_memory(panels: Mapping[str, Batches], room: int) -> Figure:
@@ -73,7 +73,7 @@ def batch_memory(panels: Mapping[str, Batches], room: int) -> Figure:
 
 
 class Run(NamedTuple):
-    """Of each step, the mean loss and how far apart the ranks' weights are after it."""
+    """The mean loss of each step, and how far apart the ranks' weights are after it."""
 
     loss: Sequence[float]
     apart: Sequence[float]

@@ -14,7 +14,7 @@ from minidist.schedule.lanes import Work, spans
 from minidist.schedule.schedule import Schedule
 
 RANKS, COMPUTE, MESSAGE, SLOWER = 6, 40, 10, 4  # the times are in milliseconds
-MOST = SLOWER * COMPUTE + 2 * (RANKS - 1) * MESSAGE  # when the longest run ends
+MOST = SLOWER * COMPUTE + 2 * (RANKS - 1) * MESSAGE  # end of the longest run
 ROOM = 100  # milliseconds that have room for words on a phone
 DIES = 2  # the step of the ring before which a rank does, counted from 0
 FINE, SLOW, DEAD = STATES = "fine", f"{SLOWER} times as slow", "dead"
@@ -30,7 +30,7 @@ COMPUTES, SENDS, WAITS, GONE = range(len(LEGEND))
 
 
 class Part(NamedTuple):
-    """What a rank does for a time; `about`: its first step of the ring, or the rank it awaits."""
+    """A span of a rank's time; `about`: its first step of the ring, or the rank it awaits."""
 
     kind: int
     start: float
@@ -62,7 +62,7 @@ def straggler_slider() -> Slider:
 
 
 def run(late: int, what: str) -> list[list[Part]]:
-    """What each rank does in whole milliseconds, when one of them is late or dead."""
+    """The parts of each rank in whole milliseconds, when one of them is late or dead."""
     starts = [COMPUTE * (SLOWER if what == SLOW and rank == late else 1) for rank in range(RANKS)]
     dies = (late, DIES) if what == DEAD else None
     found: list[list[Part]] = [[] for _ in starts]
@@ -79,7 +79,7 @@ def run(late: int, what: str) -> list[list[Part]]:
 def simulate(
     schedule: Schedule, starts: Sequence[float], seconds: float, dies: tuple[int, int] | None = None
 ) -> list[list[Part]]:
-    """What each rank does and when, in order; what never ends lasts for ever.
+    """The parts of each rank, in order; one that never ends lasts for ever.
 
     A message begins when both its ends have come to its step, as large messages do; a rank goes on
     to the next step when all its own messages of this one are over.
@@ -130,7 +130,7 @@ def bars(parts: Sequence[Part]) -> list[Bar]:
 
 
 def _note(parts: Sequence[Part]) -> str:
-    """How long a rank waits, or when it stops for good."""
+    """A note of a rank's waiting time, or of when it stops for good."""
     last = parts[-1]
     if last.kind in (GONE, WAITS):
         return f"{'dies' if last.kind == GONE else 'stops'} at {last.start} ms"
@@ -139,7 +139,7 @@ def _note(parts: Sequence[Part]) -> str:
 
 
 def diagnosis(ranks: Sequence[Sequence[Part]], time: int) -> str:
-    """What `minidist.diagnose` says of the records that such ranks have at this time."""
+    """The sentence of `minidist.diagnose` on the records that such ranks have at this time."""
     return sentence([_recorded(rank, own, time) for rank, own in enumerate(ranks)])
 
 
@@ -155,7 +155,7 @@ def _recorded(rank: int, parts: Sequence[Part], time: int) -> Rank:
 
 
 def _record(ranks: Sequence[Sequence[Part]], diagnoses: list[str]) -> list[object]:
-    """Of each rank its note and its parts; and when there is a new diagnosis, and which."""
+    """Each rank's note and parts, and the times of new diagnoses with their numbers."""
     said = list[tuple[int, int]]()
     for time in range(0, MOST + 1, MESSAGE):
         if (now := diagnosis(ranks, time)) not in diagnoses:

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d
 
-PREFIX = "torch_"  # of the files' names; then comes the rank
+PREFIX = "torch_"  # the files' names: this, then the rank
 EVERY = 0.3  # seconds
 c10d: Any = _distributed_c10d
 
@@ -63,7 +63,7 @@ def last_call(folder: str | os.PathLike[str], rank: int) -> dict[str, Any]:
 
 
 def torchfrtrace(folder: str | os.PathLike[str]) -> str:
-    """What `torchfrtrace FOLDER -p torch_` prints, without another process.
+    """The output of `torchfrtrace FOLDER -p torch_`, without another process.
 
     It compares all ranks with the first file that it reads: here rank 0's, not whichever the file
     system lists first.

@@ -23,7 +23,7 @@ from course.chapters.feeding.saving import save as save
 from minidist.comm.ours import Ours
 
 MICRO = (4, 1, 3)  # backward passes to a step, in `accumulate`
-ROWS = 5  # of a batch there
+ROWS = 5  # in a batch there
 
 
 @Exercise
@@ -167,7 +167,7 @@ def rate() -> Table:
         return float(optimizer.param_groups[0]["lr"])
 
     def part(step: int, warmup: int) -> float:
-        """How much of the warm-up has been taken; 2 is twice as many steps."""
+        """The share of the warm-up that has been taken; 2 is twice as many steps."""
         return step / warmup if warmup else 1
 
     return Table(

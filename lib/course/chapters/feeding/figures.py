@@ -15,7 +15,7 @@ GAP = 0.5  # between steps
 
 
 def epoch(drawn: Sequence[Sequence[int]], batch: int) -> Figure:
-    """What each rank has `drawn`, in order, cut into steps of `batch` samples.
+    """The samples that each rank has `drawn`, in order, cut into steps of `batch` samples.
 
     The cells of one step, over all ranks, have one colour: they are the global batch. A sample that
     was drawn before, by an earlier step or a smaller rank, is crossed out.
@@ -63,7 +63,7 @@ SPACE = 0.8  # between ranks, in tokens
 
 
 def token_weights(lengths: Sequence[Sequence[int]]) -> Figure:
-    """What each token counts in a mean over ranks of means over micro-batches of their means.
+    """Each token's weight in a mean over ranks of means over micro-batches of their means.
 
     A column for each rank, a row for each micro-batch, a cell for each of its tokens.
     """

@@ -110,7 +110,7 @@ def _seen(
 
 
 def _content(path: Path) -> str:
-    """What a reader finds there: "old", "new", or that it cannot be read."""
+    """The content that a reader finds there: "old", "new", or why there is none."""
     if not path.exists():
         return "no file"
     try:

@@ -13,7 +13,7 @@ CALLS = {"in every epoch": True, "never": False}
 LOOKS = {"held": "read now", "done": "read before", "": "not read yet"}
 REPEATED = {"old": "repeated to fill the last step"}
 
-Deal = list[list[int]]  # of each rank, the samples of one epoch in its order
+Deal = list[list[int]]  # each rank's samples of one epoch, in its order
 
 
 def deal(epoch: int, drop: bool) -> Deal:
@@ -66,7 +66,7 @@ def _picture(deals: Sequence[Deal], done: int) -> str:
 
 
 def _looks(epoch: Deal, rank: int) -> list[str]:
-    """Of each of a rank's samples, if it is one that stood earlier in the epoch's order."""
+    """The look of each of a rank's samples: "old" if it stood earlier in the epoch's order."""
     order = [sample for step in zip(*epoch, strict=True) for sample in step]
     places = range(rank, len(order), RANKS)
     return ["old" if order[place] in order[:place] else "done" for place in places]

@@ -22,7 +22,7 @@ def _drawn(seed: int, count: int) -> Tensor:
 
 
 def _gradient(rank: int, weights: Tensor) -> Tensor:
-    """Of a rank's loss (w * x).sum() ** 2 / 2, for which backward needs the weights again."""
+    """Gradient of a rank's loss (w * x).sum() ** 2 / 2, whose backward needs the weights again."""
     x = _drawn(rank, len(weights))
     return x * (weights * x).sum()
 
@@ -106,7 +106,7 @@ def rows() -> Table:
     cases += [(count, ranks) for count in (2, 17, 29, 64) for ranks in (2, 5, 6, 11)]
 
     def spans(sizes: list[int]) -> list[Range]:
-        """Of ranks that have so many rows."""
+        """The ranges of ranks with so many rows each."""
         return [*pairwise(accumulate(sizes, initial=0))]
 
     def right(count: int, ranks: int) -> list[Range]:

@@ -52,7 +52,7 @@ def _cell(axes: Axes, left: float, top: float, element: str, rank: int) -> None:
 def elements_kept(
     shapes: Mapping[str, torch.Size], layouts: Mapping[str, type[Flat | RowLayout]], ranks: int
 ) -> dict[str, list[list[str]]]:
-    """Of each layout and rank the names of the elements in its shard, "" where it is padded."""
+    """Names of the elements in each rank's shard, by layout; padding is ""."""
     names = [f"{name}{index}" for name, shape in shapes.items() for index in range(shape.numel())]
     numbers = torch.arange(1, len(names) + 1)  # 0 is padding
     ways: dict[str, list[list[str]]] = {}
@@ -81,7 +81,7 @@ A_STEP: Sequence[Event] = (
     ("step", "update", "shard", ""),
 )
 CELL, APART, BAR = 0.2, 0.3, 0.34  # width of a number, gap between ranks, height of a strip
-HIGH = 1.25  # of a row, in heights of a cell pair
+HIGH = 1.25  # a row, in heights of a cell pair
 
 
 def unit_life(events: Sequence[Event] = A_STEP, ranks: int = 4) -> Figure:
@@ -130,7 +130,7 @@ def _numbers(axes: Axes, left: float, top: float, width: float, part: str | None
     axes.patches[-1].set_hatch(2 * PART_HATCH[part] if part else "")
 
 
-WIDE, TALL, DOWN = 1.0, 0.8, 1.55  # of a rank's box, and from one node to the next
+WIDE, TALL, DOWN = 1.0, 0.8, 1.55  # a rank's box, and the way from node to node
 
 
 def mesh(nodes: int, local: int) -> Figure:

@@ -79,7 +79,7 @@ class Held(NamedTuple):
 
 
 def held(found: Sequence[Span], step: TrainingStep) -> list[Held]:
-    """What a rank holds beside its shards, whenever that changes.
+    """A rank's memory beside its shards, whenever that changes.
 
     A unit's weights take memory from the beginning of their all-gather until the unit has computed,
     the root's until all of backward has; gradients from the moment at which backward begins to

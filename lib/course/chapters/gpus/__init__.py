@@ -1,1 +1,1 @@
-"""What others measured on GPUs."""
+"""Measurements by others on GPUs."""

@@ -1,4 +1,4 @@
-"""What torch.profiler saw of a step, as the spans that `plots.gantt` draws."""
+"""A step seen by torch.profiler, as the spans that `plots.gantt` draws."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from minidist.plots import style
 from minidist.plots.style import COLORS, GREY, LABEL, PHASE, TITLE
 
 WIDE = 3.6  # inches
-BAR = 0.76  # of a lane's height
+BAR = 0.76  # share of a lane's height
 DARK = "#444B54"
 
 Pair = tuple[float, float]  # start and end, in milliseconds
@@ -22,7 +22,7 @@ Spans = tuple[int, Sequence[Sequence[float]], str]  # a lane, what ran on it as 
 def draw_lanes(
     axes: Axes, names: Sequence[str], parts: Sequence[Spans], window: Pair, title: str
 ) -> None:
-    """What ran in a window of time, in lanes from top to bottom, as a trace viewer shows them."""
+    """Draw the spans in a window of time, in lanes from top to bottom, as a trace viewer does."""
     begin, end = window
     for lane, spans, color in parts:
         top, low = lane + (1 - BAR) / 2, lane + (1 + BAR) / 2

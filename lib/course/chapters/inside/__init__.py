@@ -1,1 +1,1 @@
-"""What is split inside a layer."""
+"""Splits inside a layer."""

@@ -44,7 +44,7 @@ class Block(nn.Module):
 
 
 class Run(NamedTuple):
-    """What a rank has seen of one training."""
+    """The losses and traffic of one training on a rank."""
 
     losses: list[float]  #: of each step, of the whole batch
     sent: dict[str, Counter[int]]  #: by dimension, bytes to each rank

@@ -124,7 +124,7 @@ def seeds() -> Table:
     """Grade function(use, groups, size): each rank's seed, on `groups` tensor groups of `size`."""
 
     def same(found: list[int], wanted: list[int]) -> bool:
-        """Whether the same ranks have equal seeds."""
+        """True if the same ranks have equal seeds."""
         alike = len(set(zip(found, wanted, strict=False)))
         return len(found) == len(wanted) and alike == len(set(found)) == len(set(wanted))
 

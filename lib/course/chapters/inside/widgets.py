@@ -6,7 +6,7 @@ from course.interactive.frames import Cell, Frame, FramesChoice, FramesStepper, 
 from from_scratch.context import pieces
 
 RANKS = 4
-EIGHTHS = 2 * RANKS  # of the sequence; in order, a rank has two that follow each other
+EIGHTHS = 2 * RANKS  # parts of the sequence; in order, a rank has two that follow each other
 LAYOUTS = {"in order": False, "zigzag": True}
 LOOKS = {"held": "here, or computed now", "done": "computed before", "": "not here, or not seen"}
 BLOCKS = ["its own block", "its left neighbor's", "the block from two to its left"]
@@ -31,7 +31,7 @@ def eighths(rank: int, zigzag: bool) -> list[int]:
 
 
 def computed(rank: int, step: int, zigzag: bool) -> list[Pair]:
-    """What a rank computes in a step, which counts from 0."""
+    """The pairs that a rank computes in a step; steps count from 0."""
     here = eighths((rank - step) % RANKS, zigzag)
     return [(query, key) for query in eighths(rank, zigzag) for key in here if key <= query]
 

@@ -16,7 +16,7 @@ HELD_OUT, LOOKS_AT = 10**6, 16  # whose samples no rank trains on, and in how ma
 
 
 class Point(NamedTuple):
-    """What a rank has sent until a step, and the loss of the model that all ranks have there."""
+    """A rank's bytes sent until a step, and the loss of the model that all ranks have there."""
 
     step: int
     bytes_sent: int

@@ -105,7 +105,7 @@ def outer(
 
 
 def alike(found: list[Vector], right: list[Vector]) -> bool:
-    """Whether two answers are the same but for rounding."""
+    """True if two answers are equal up to rounding."""
     if [*map(len, found)] != [*map(len, right)]:
         return False
     return torch.allclose(vector(found), vector(right), rtol=0, atol=1e-6)
@@ -205,7 +205,7 @@ def who(events: list[Event], what: str, until: float = float("inf")) -> set[int]
 
 
 def present(members: list[int], events: list[Event], patience: float) -> list[int]:
-    """Those whose changes arrive at most `patience` seconds after the first."""
+    """Members whose changes arrive at most `patience` seconds after the first."""
     first = min((when for when, _, what in events if what == "arrives"), default=0.0)
     return sorted(who(events, "arrives", first + patience))
 

@@ -10,7 +10,7 @@ LOOKS = {"held": "there", "moving": "on its way", "old": "lost", "": "not there"
 
 
 class Worker(NamedTuple):
-    """How far a worker is in its round, and the round after which it has its weights."""
+    """A worker's place in its round, and the round after which it has its weights."""
 
     steps: int
     weights: int | None
@@ -31,7 +31,7 @@ DEAD, NEW = Worker(2, None, alive=False), Worker(0, None)
 
 
 def moments() -> Iterator[Moment]:
-    """What a quorum of three does when worker 2 is killed in the middle of the first round."""
+    """The story of a quorum of three whose worker 2 is killed in the first round."""
     begin, half, done = (Worker(steps, 0) for steps in (0, 2, EVERY))
     yield Moment("", [begin] * 3, (), "All three begin a round, from the same weights.")
     yield Moment("round 1", [half] * 3, (), "They step by themselves; nothing is sent.")
@@ -74,7 +74,7 @@ def moments() -> Iterator[Moment]:
 
 
 def rounds_stepper() -> FramesStepper:
-    """Who is in the sum of each round, and where the one that comes back has its weights from."""
+    """The members of each round's sum, and the source of a returning worker's weights."""
     frames = [Frame(_picture(each), each.says, each.phase) for each in moments()]
     return FramesStepper("A worker dies, and comes back", frames, LOOKS)
 

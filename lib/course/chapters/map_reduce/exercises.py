@@ -84,7 +84,7 @@ def _pairs(mapper: Mapper, text: str) -> list[Pair]:
 
 
 def _all(given: Any) -> Iterator[Any]:
-    """What a learner's generator yields; what it raises meanwhile is a wrong answer."""
+    """Everything that a learner's generator yields; an exception makes the answer wrong."""
     iterator = iter(given)
     try:
         yield from iterator
@@ -102,7 +102,7 @@ def _groups(pairs: Iterable[Pair]) -> dict[Any, list[Any]]:
 
 
 def _reduced(function: Reducer, pairs: Iterable[Pair]) -> list[Pair]:
-    """What a combiner or a reducer makes of each key's values."""
+    """The results of a combiner or a reducer, key by key."""
     return [(key, ask(function, key, values)) for key, values in _groups(pairs).items()]
 
 

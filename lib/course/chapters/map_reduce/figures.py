@@ -12,9 +12,9 @@ from minidist.plots import style
 from minidist.plots.style import COLORS, GREY, PART, PART_HATCH, PHASE, RANK
 from minidist.schedule.replay import Replay
 
-WIDE, GAP = 1.0, 0.1  # of a map task, and between two
+WIDE, GAP = 1.0, 0.1  # a map task, and the gap between two
 SLOT, BOX = 0.26, 1.1  # heights of a slot for a reducer, and of a task
-MAPPED, REDUCED = 1.4, 2.85  # where the slots begin, and the reducers
+MAPPED, REDUCED = 1.4, 2.85  # tops of the slots and the reducers
 
 
 def map_shuffle_reduce(
@@ -51,7 +51,7 @@ def map_shuffle_reduce(
 
 
 def _words(part: Mapping[str, Any]) -> str:
-    """What a reducer has made, with no break between a key and its value."""
+    """A reducer's output, with no break between a key and its value."""
     pairs = ", ".join(f"{key}_{value}" for key, value in part.items())
     return "\n".join(textwrap.wrap(pairs, 13)).replace("_", " ")
 

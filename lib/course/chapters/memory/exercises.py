@@ -29,7 +29,7 @@ def activations() -> Table:
         return saved(partial(block, torch.ones(batch, time, width)), block.parameters())
 
     def off_by(more: Callable[[int, int, int], int]) -> Callable[..., int]:
-        """What is kept, and more(time, width, heads) numbers for each token."""
+        """A wrong answer: what is kept, and more(time, width, heads) numbers for each token."""
         return lambda batch, *block: kept(batch, *block) + 4 * batch * block[0] * more(*block)
 
     return numbers(
@@ -187,7 +187,7 @@ def fewest() -> Table:
         return next(n for n in count(least) if needed(n, size, beside, *how) <= limit)
 
     def in_room(ranks: Callable[..., int]) -> Callable[..., int | None]:
-        """What ranks(size, bytes that are left, *how) says; None where none are left."""
+        """The answer of ranks(size, bytes that are left, *how); None where none are left."""
         return lambda size, limit, beside, *how: (
             ranks(size, limit - beside, *how) if limit > beside else None
         )

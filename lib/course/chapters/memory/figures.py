@@ -14,9 +14,9 @@ from minidist.plots import style
 from minidist.plots.style import GREY, PART, PART_HATCH
 
 WIDE = 3.7  # inches, of every picture here
-LOW = 0.06  # of the scale: a part that never gets higher has no name in it
-PHASES = {"forward": 0.0, "backward": 1.0, "step": 3.0}  # when each begins
-END = 3.75  # of the optimizer's step
+LOW = 0.06  # share of the scale: a part that never gets higher has no name in it
+PHASES = {"forward": 0.0, "backward": 1.0, "step": 3.0}  # the beginning of each
+END = 3.75  # end of the optimizer's step
 Curve = NDArray[np.float64]
 
 
@@ -79,7 +79,7 @@ def step_memory(
 
 
 def _seen(row: Mapping[str, Any]) -> list[tuple[float, float]]:
-    """When in the step, and GB: after each block, and the most as backward begins and in update."""
+    """Points in step and GB: after each block, and peaks as backward begins and in the update."""
     forward, backward = row["levels"]["forward"], row["levels"]["backward"]
     blocks, peak = len(forward), row["peak_bytes_of"]
     points = [(done / blocks, nbytes) for done, nbytes in enumerate([row["held_bytes"], *forward])]

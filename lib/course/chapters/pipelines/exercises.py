@@ -71,7 +71,7 @@ def _cases(place: int) -> list[tuple[int, int]]:
 
 
 def _asked(function: OfRank, ranks: int, micro: int, kinds: str) -> tuple[str, Order]:
-    """How a verdict begins, and what each rank does, which a replay has proven."""
+    """The beginning of a verdict, and the order on each rank, which a replay has proven."""
     where = f"With {many(ranks, 'rank')} and {many(micro, 'micro-batch')}, "
     pairs = " or ".join(f'("{kind}", m)' for kind in kinds)
 

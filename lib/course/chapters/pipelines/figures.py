@@ -18,7 +18,7 @@ CHUNKS = 0.5, 0.2, 0.75  # opacity of a rank's first, second and third stage
 
 
 def order_of(passes: Sequence[Pass]) -> Order:
-    """What each rank did, in its order."""
+    """The work of each rank, in its order."""
     ranks = 1 + max(each.rank for each in passes)
     timed = sorted(passes, key=lambda each: each.start)
     return [[each.work for each in timed if each.rank == rank] for rank in range(ranks)]

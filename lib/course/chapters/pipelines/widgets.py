@@ -29,7 +29,7 @@ def pipeline_stepper() -> FramesChoice:
 
 
 def _frames(order: Order) -> Iterator[Frame]:
-    share = RANKS / stages_of(order)  # of a rank's layers in a stage
+    share = RANKS / stages_of(order)  # a stage's share of a rank's layers
     passes = replay(order, {kind: share * takes for kind, takes in pipeline.TAKES.items()})
     end, waits = max(each.end for each in passes), pipeline.bubble(passes)
     says = "Nothing has run yet. A box will have the number of its micro-batch."
@@ -41,7 +41,7 @@ def _frames(order: Order) -> Iterator[Frame]:
 
 
 def _sentences(order: Order, passes: Sequence[Pass], now: float) -> Iterator[str]:
-    """What each rank does now, or waits for."""
+    """Sentences on what each rank does now, or waits for."""
     for rank in range(RANKS):
         own = [each for each in passes if each.rank == rank]
         later = [each for each in own if each.start > now]

@@ -15,12 +15,12 @@ from minidist.plots.style import COLORS, GREY, RANK
 from minidist.schedule.replay import Event, Replay
 
 TIME = "time, in units of one full tensor (βG)"
-REACH = 1.78, 1.92  # of a panel, from its middle to its edges; an inch has two units
+REACH = 1.78, 1.92  # a panel's middle to its edges; an inch has two units
 place = partial(clockwise, wide=1.15, high=1.3)
 
 
 def ring_circle(replay: Replay, panels: Mapping[str, Sequence[int]]) -> Figure:
-    """Who sends what to whom, and what every rank then holds.
+    """The messages of some steps, and what every rank then holds.
 
     A rank is a row of its chunks. A chunk has a stripe for each rank, coloured if that rank's part
     is in it; Σ is a finished sum, and what the panel's steps have changed has a thick border. A
@@ -131,7 +131,7 @@ def _bare(axes: Axes, title: str) -> None:
 
 
 def link_lanes(replays: Mapping[str, Replay]) -> Figure:
-    """What comes in and what goes out at rank 0's link, over time, for each schedule.
+    """Incoming and outgoing messages at rank 0's link, over time, for each schedule.
 
     Time counts bytes only, in units of the time that one whole tensor takes. A bar has the colour
     of its sender, and its number where there is room.

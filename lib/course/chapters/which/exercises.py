@@ -13,7 +13,7 @@ from minidist.schedule.replay import Contributors
 from minidist.schedule.schedule import Schedule, Step
 from minidist.schedule.traffic import replay, traffic
 
-COUNTS = (1, 2, 3, 4, 6, 8, 11, 16, 23, 32, 45, 64)  # of segments
+COUNTS = (1, 2, 3, 4, 6, 8, 11, 16, 23, 32, 45, 64)  # numbers of segments
 HINTS = {  # part of a ScheduleError → what to add
     "written twice": "A rank exchanges with one partner in a step.",
     "race": "Partners send at the same time, so both must reduce what comes.",

@@ -13,7 +13,7 @@ from minidist.plots.style import COLORS, GREY, PART, PART_HATCH
 
 # In points, 72 to an inch, so that a link's width is exact.
 BOX, PITCH, LEFT, HEIGHT = 79.0, 89.0, 2.0, 314.0
-WIDEST = 52.0  # of the links, that between a GPU and its memory
+WIDEST = 52.0  # the link between a GPU and its memory
 
 
 # Lower and upper edge of what stands side by side.
@@ -62,7 +62,7 @@ def _link(axes: Axes, middle: float, below: Point, above: Point, width: float) -
     axes.patches[-1].set_gid("link")
 
 
-SIDE, GAP = 0.86, 0.55  # of a square, and between models
+SIDE, GAP = 0.86, 0.55  # a square, and the gap between models
 
 
 def filled(models: Mapping[str, Mapping[str, float]], capacity: float, across: int = 12) -> Figure:

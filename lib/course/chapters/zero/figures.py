@@ -16,7 +16,7 @@ from minidist.schedule.lanes import Span, Work, end, spans
 
 WIDE = 3.7  # inches, of every picture here
 PARTS = {"parameters": "weights", "gradients": "gradients", "optimizer state": "optimizer"}
-BAR = 0.78  # of a rank's column
+BAR = 0.78  # share of a rank's column
 
 
 def who_holds(policy: DtypePolicy, ranks: int, stages: Mapping[str, int]) -> Figure:

@@ -48,12 +48,12 @@ class Kit:
 
 @dataclass(frozen=True)
 class Seen:
-    """What the user of a run has before them."""
+    """Everything that the user of a run sees."""
 
-    values: list[Any] | None  # of each rank, if all have returned
-    error: str  # of the launch; "" if none, or if the ranks were stuck: then nothing is printed
+    values: list[Any] | None  # one per rank, if all have returned
+    error: str  # the launch's; "" if none, or if the ranks were stuck: then nothing is printed
     stuck: bool
-    report: str  # of `minidist.diagnose`
+    report: str  # `minidist.diagnose`'s
 
     @property
     def sentence(self) -> str:
@@ -62,7 +62,7 @@ class Seen:
 
     @property
     def symptom(self) -> str:
-        """What the run itself shows, without a diagnosis."""
+        """The run's own output, without a diagnosis."""
         if self.stuck:
             return "(nothing: no error, no value, all ranks still run)"
         values = enumerate(self.values or [])
@@ -95,7 +95,7 @@ class Case:
     def repaired(self) -> Callable[[Kit], Any]:
         """`fails` after the repair, whose lines a traceback can show."""
         assert self.repair, f"{self.name}: the repair is no change of these lines"
-        head, end, body = inspect.getsource(self.fails).partition('"""\n')  # of its docstring
+        head, end, body = inspect.getsource(self.fails).partition('"""\n')  # its docstring's end
         changes = self.repair.splitlines(keepends=True)
         before = "".join(line[1:] for line in changes if line[0] != "+")
         after = "".join(line[1:] for line in changes if line[0] != "-")
@@ -150,7 +150,7 @@ def _recorded(fn: Callable[[Kit], Any], kit: str, folder: Path) -> Any:
 
 
 def _stuck(ranks: Sequence[Rank], checked: bool) -> bool:
-    """Whether none will ever go on: each waits for others, has ended or stands still.
+    """True if none will ever go on: each waits for others, has ended or stands still.
 
     If calls are `checked`, ranks that disagree will hear of it.
     """

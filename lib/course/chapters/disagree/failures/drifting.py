@@ -70,7 +70,7 @@ def _three_steps(kit: Kit, between: Callable[[int, nn.Linear], None]) -> str:
 
 
 def checksum(weights: torch.Tensor) -> str:
-    """Of all bits: what plain PyTorch needs to compare ranks."""
+    """A hash of all bits, by which plain PyTorch can compare ranks."""
     return hashlib.blake2b(weights.detach().numpy().tobytes(), digest_size=4).hexdigest()
 
 

@@ -17,7 +17,7 @@ from minidist.profiler.timeline import mark
 
 ROOM = 256 << 20  # bytes that a rank may take on top of what it has
 TOKEN = 8 << 10  # bytes that the activations of a token take
-LENGTHS = (  # of the texts in each rank's batch, in tokens
+LENGTHS = (  # tokens of the texts in each rank's batch
     [310, 120, 450, 90, 200, 380, 150, 270],
     [240, 510, 130, 8192, 170, 90, 330, 60],
 )

@@ -1,4 +1,4 @@
-"""How a lab shows a failure: the symptom first, what was wrong on demand."""
+"""A failure as a lab shows it: the symptom first, what was wrong on demand."""
 
 from textwrap import wrap
 
