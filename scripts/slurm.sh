@@ -6,6 +6,7 @@
 #SBATCH --ntasks-per-node=1       # one torchrun on each node; it starts a rank for each GPU
 #SBATCH --gpus-per-node=8         # edit
 #SBATCH --cpus-per-task=64        # edit: all ranks of a node share them
+#SBATCH --exclusive --mem=0       # all of a node and of its memory: another job would disturb
 #SBATCH --time=04:00:00           # edit
 #SBATCH --output=%x-%j.log
 #SBATCH --open-mode=append        # after a requeue the log goes on
@@ -21,19 +22,28 @@ source .venv/bin/activate # edit
 head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p)
 port=$((20000 + SLURM_JOB_ID % 10000)) # two jobs on one node meet on different ports
 export NCCL_SOCKET_IFNAME=ib0 GLOO_SOCKET_IFNAME=ib0 # edit: see `ip address`
-export NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET # once: NET/IB (RDMA), not NET/Socket (TCP)
+export NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET # first run only: should log NET/IB
 export OMP_NUM_THREADS=$((SLURM_CPUS_PER_TASK / SLURM_GPUS_ON_NODE))
+export TORCH_FR_DUMP_TEMP_FILE="$PWD/logs/$SLURM_JOB_ID/calls_" # of each rank, if it hangs
 export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 # no dead ranks' addresses in the store
 export PET_SIGNALS_TO_HANDLE=SIGTERM,SIGINT,SIGUSR1 # torchrun hands these on to its ranks ...
 export PET_SHUTDOWN_TIMEOUT=240                     # ... and lets them save for so long
 
-# The time is up: the ranks save and end, and the job goes back into the queue, to resume.
-trap 'kill -USR1 $!; wait $! || true; scontrol requeue "$SLURM_JOB_ID"' USR1
+# A GPU whose memory has failed would fail again after every restart: name its node, and stop.
+errors="nvidia-smi --query-gpu=ecc.errors.uncorrected.volatile.total --format=csv,noheader"
+if srun bash -c "$errors | sed \"s/^/\$HOSTNAME: /\"" | grep ": [1-9]"; then
+    echo "GPUs with errors on these nodes: sbatch --exclude=NODES scripts/slurm.sh"
+    exit 1
+fi
 
-srun --kill-on-bad-exit=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" torchrun \
+# The time is up: the ranks save and end, and the job goes back into the queue, to resume.
+again() { if [ "${SLURM_RESTART_COUNT:-0}" -lt 20 ]; then scontrol requeue "$SLURM_JOB_ID"; fi; }
+trap 'kill -USR1 $!; wait $! || true; again; exit' USR1
+
+srun --label --kill-on-bad-exit=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" torchrun \
     --nnodes "$SLURM_JOB_NUM_NODES" --nproc-per-node "$SLURM_GPUS_ON_NODE" \
-    --max-restarts 3 \
+    --max-restarts 3 --log-dir "logs/$SLURM_JOB_ID" --redirects 3 --tee 3 \
     --rdzv-id "$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}" \
     --rdzv-backend c10d --rdzv-endpoint "$head:$port" \
     scripts/fsdp2.py --steps 100000 --batch 1024 & # edit
-wait $! # in the background, so that the shell hears the signal at once
+wait $! || { again; exit 1; } # in the background, so that the shell hears the signal at once

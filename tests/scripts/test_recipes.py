@@ -6,7 +6,7 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +41,10 @@ PYTORCHJOB = {
     "pytorchReplicaSpecs": {"Worker": {"replicas": int, "restartPolicy": str, "template": POD}},
 }
 PYTORCHJOB["elasticPolicy"]["maxRestarts"] = int
-# kubeflow/trainer, pkg/apis/trainer/v1alpha1/trainjob_types.go, as of 2.2: TrainJobSpec, Trainer,
+# kubeflow/trainer, pkg/apis/trainer/v1alpha1/trainjob_types.go, as of 2.3: TrainJobSpec, Trainer,
 # RuntimePatch and down to ContainerPatch, which knows mounts but no image
 PATCHED = {"containers": [{"name": str, "volumeMounts": MOUNTS, "securityContext": SECURITY}]}
-PATCHED["volumes"] = VOLUMES
+PATCHED |= {"volumes": VOLUMES, "terminationGracePeriodSeconds": int}
 JOBS = [{"name": str, "template": {"spec": {"template": {"spec": PATCHED}}}}]
 TRAINJOB = {
     "runtimeRef": {"name": str},
@@ -109,7 +109,7 @@ def started() -> dict[str, tuple[list[str], dict[str, str]]]:
     (container,) = container["spec"]["containers"]
     trainer = read("trainjob.yaml")["spec"]["trainer"]
     shell = words((SCRIPTS / "slurm.sh").read_text())
-    (srun,) = (command for command in shell if command[0] == "srun")
+    (srun,) = (command for command in shell if command[0] == "srun" and "torchrun" in command)
     exported = [
         word.split("=", 1) for command in shell if command[0] == "export" for word in command
     ]
@@ -144,6 +144,7 @@ def test_torchrun_and_the_script_take_a_recipe_s_flags(monkeypatch: pytest.Monke
             assert torchrun.rdzv_endpoint, name
         assert environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] == "1", "a new store to restart"
         assert environment["NCCL_DEBUG"] == "INFO", "the log shows the network"
+        assert environment["TORCH_FR_DUMP_TEMP_FILE"], "whoever hangs can be found"
         if name == "slurm.sh":
             assert "SIGUSR1" in environment["PET_SIGNALS_TO_HANDLE"].split(",")
 
@@ -155,41 +156,70 @@ def test_recipes_of_kubernetes_ask_for_the_network_s_cards() -> None:
     trainer = read("trainjob.yaml")["spec"]["trainer"]
     for resources in (pod["containers"][0]["resources"], trainer["resourcesPerNode"]):
         assert resources["limits"]["rdma/rdma_shared_device_a"] == 1
-    (patience,) = (e["value"] for e in pod["containers"][0]["env"] if "SHUTDOWN" in e["name"])
-    assert int(patience) < pod["terminationGracePeriodSeconds"], "the ranks end before the pod"
+    patch = read("trainjob.yaml")["spec"]["runtimePatches"][0]["trainingRuntimeSpec"]
+    (job,) = patch["template"]["spec"]["replicatedJobs"]
+    patched = job["template"]["spec"]["template"]["spec"]
+    for env, grace in ((pod["containers"][0]["env"], pod), (trainer["env"], patched)):
+        (patience,) = (e["value"] for e in env if "SHUTDOWN" in e["name"])
+        assert int(patience) < grace["terminationGracePeriodSeconds"], "ranks end before the pod"
 
 
 SLURM = """#!/bin/bash
 # Stands in for Slurm's commands: srun starts its task and hands on its signals.
 case $0 in
 *scontrol) [ "$1" = requeue ] && echo "requeued $2" || echo localhost ;;
+*nvidia-smi) echo 0; echo "${BAD_GPU:-0}" ;;
 *srun) trap 'kill -USR1 $!' USR1
+    [ "$1" = bash ] && exec "$@"
     while [ "$1" != torchrun ]; do shift; done
     "$@" &
     wait $! || wait $! ;;
 *torchrun) trap 'echo saved; exit 1' USR1; echo "started $*"
+    [ "${FAILS:-}" ] && exit 1
     for _ in {1..200}; do sleep 0.1; done ;;
 esac
 """
 
 
-def test_the_batch_script_lets_the_ranks_save_and_queues_again(tmp_path: Path) -> None:
-    for name in ("srun", "scontrol", "torchrun"):
+@pytest.fixture
+def batch(tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
+    for name in ("srun", "scontrol", "nvidia-smi", "torchrun"):
         (tmp_path / name).write_text(SLURM)
         (tmp_path / name).chmod(0o755)
     (tmp_path / ".venv" / "bin").mkdir(parents=True)
     (tmp_path / ".venv" / "bin" / "activate").touch()
     given = {"SLURM_SUBMIT_DIR": tmp_path, "SLURM_JOB_ID": 7, "SLURM_JOB_NODELIST": "x"}
     given |= {"SLURM_CPUS_PER_TASK": 64, "SLURM_GPUS_ON_NODE": 8, "SLURM_JOB_NUM_NODES": 2}
-    environment = os.environ | {key: str(value) for key, value in given.items()}
-    environment["PATH"] = f"{tmp_path}:{environment['PATH']}"
-    command = ["bash", SCRIPTS / "slurm.sh"]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, env=environment, stdout=pipe, text=True) as batch:
-        assert batch.stdout
-        assert "--rdzv-endpoint localhost:20007" in batch.stdout.readline()
-        batch.send_signal(signal.SIGUSR1)
-        assert batch.stdout.read() == "saved\nrequeued 7\n"
+    environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+
+    def run(**more: object) -> subprocess.Popen[str]:
+        env = environment | {key: str(value) for key, value in (given | more).items()}
+        command = ["bash", SCRIPTS / "slurm.sh"]
+        return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True)
+
+    return run
+
+
+def test_the_batch_script_lets_the_ranks_save_and_queues_again(batch: Any) -> None:
+    with batch() as job:
+        assert "--rdzv-endpoint localhost:20007" in job.stdout.readline()
+        job.send_signal(signal.SIGUSR1)
+        assert job.stdout.read() == "saved\nrequeued 7\n"
+
+
+def test_the_batch_script_queues_a_failed_job_again_but_not_for_ever(batch: Any) -> None:
+    for restarts, ends in ((0, ["requeued 7"]), (20, [])):
+        with batch(FAILS=1, SLURM_RESTART_COUNT=restarts) as job:
+            assert job.stdout.read().splitlines()[1:] == ends
+        assert job.returncode == 1
+
+
+def test_the_batch_script_names_the_node_of_a_bad_gpu(batch: Any) -> None:
+    with batch(BAD_GPU=3) as job:
+        named, advice = job.stdout.read().splitlines()
+    assert named.endswith(": 3")
+    assert "--exclude" in advice
+    assert job.returncode == 1
 
 
 def test_the_shell_accepts_the_batch_script() -> None:
