@@ -1,4 +1,4 @@
-"""Under each term of the glossary: the page that uses it first."""
+"""Under each term of the glossary: the page that first links to it."""
 
 from docutils import nodes
 from sphinx import addnodes
@@ -28,7 +28,7 @@ class ShowFirstUses(SphinxPostTransform):
                     "", self.env.titles[page].astext(), refuri=address, internal=True
                 )
                 definition = next(item.findall(nodes.definition))
-                definition += nodes.paragraph("", "First used in ", link, classes=["first-use"])
+                definition += nodes.paragraph("", "First linked from ", link, classes=["first-use"])
 
     def first_uses(self) -> dict[str, str]:
         """Term, in small letters → page."""
