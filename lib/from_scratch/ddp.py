@@ -41,8 +41,7 @@ class PerParameterDDP:
 
     def synchronize(self) -> None:
         """Turn every gradient into the mean over all ranks."""
-        for parameter in self.parameters:
-            gradient = gradient_of(parameter)
+        for gradient in [gradient_of(parameter) for parameter in self.parameters]:
             gradient /= self.comm.ranks
             self.comm.all_reduce(gradient)
 
@@ -126,8 +125,15 @@ def gradient_of(parameter: Parameter) -> Tensor:
     return parameter.grad
 
 
+def check_alike(parameters: Sequence[Parameter]) -> None:
+    """Raise ValueError unless the parameters fit in one buffer."""
+    if len({(parameter.dtype, parameter.device) for parameter in parameters}) > 1:
+        raise ValueError("parameters of several dtypes or devices do not fit in one buffer")
+
+
 def flatten_gradients(parameters: Sequence[Parameter]) -> Tensor:
     """All gradients end to end in a new 1-D tensor."""
+    check_alike(parameters)
     return torch.cat([gradient_of(parameter).reshape(-1) for parameter in parameters])
 
 

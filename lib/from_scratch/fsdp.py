@@ -50,6 +50,7 @@ class FSDP:
             raise ValueError("two units share a weight: make them one")
         self.units = [Unit(self, each, [*params]) for each, params in owned.items() if params]
         self.shards = [unit.shard for unit in self.units]  # for the optimizer to step on
+        self.unused = {*self.units}  # whose gradients are still to come
         self.begun: list[Unit] = []  # the units of this forward, in order
         self.ended: list[Unit] = []  # those of them that backward will reach
         self.expected: list[Unit] = []  # the units of the last forward, in order
@@ -66,9 +67,10 @@ class FSDP:
 
     def synchronize(self) -> None:
         """Wait for the gradients, and free units that were gathered ahead and not needed."""
+        if self.unused:
+            raise RuntimeError("a parameter was not used in this step")
+        self.unused = {*self.units}
         for unit in self.units:
-            if unit.missing < len(unit.parameters):
-                raise RuntimeError("a parameter was not used in this step")
             unit.reshard()
         if self.last_reduce:
             self.last_reduce.wait()
@@ -125,6 +127,7 @@ class Unit(FlatParameters):
         self.missing -= 1
         if not self.missing:
             self.reshard()
+            self.model.unused.discard(self)
             self.model.last_reduce = self.reduce_gradients(self.model.last_reduce)
 
     # ---- what happens in it ----

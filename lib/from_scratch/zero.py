@@ -26,7 +26,7 @@ from torch.nn import Parameter
 from torch.optim import Optimizer
 
 from from_scratch import Comm
-from from_scratch.ddp import gradient_of, in_buckets
+from from_scratch.ddp import check_alike, gradient_of, in_buckets
 
 
 class FlatParameters:
@@ -36,8 +36,7 @@ class FlatParameters:
     """
 
     def __init__(self, parameters: list[Parameter], comm: Comm) -> None:
-        if len({(parameter.dtype, parameter.device) for parameter in parameters}) > 1:
-            raise ValueError("parameters of several dtypes or devices do not fit in one buffer")
+        check_alike(parameters)
         self.parameters, self.comm = parameters, comm
         self.shapes = [parameter.shape for parameter in parameters]
         shard_size = math.ceil(sum(shape.numel() for shape in self.shapes) / comm.ranks)
@@ -106,6 +105,8 @@ class ZeRO1:
 
     def synchronize(self) -> None:
         """Give each shard its part of the mean gradient."""
+        for parameter in [each for flat in self.flats for each in flat.parameters]:
+            gradient_of(parameter)  # or it raises, before anything is sent
         for flat in self.flats:
             flat.reduce_gradients().wait()
 
@@ -123,20 +124,27 @@ class ZeRO2(ZeRO1):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.last_reduce: Any = None
+        self.reduced = 0  # buckets, in this backward
         for flat in self.flats:
             for parameter in flat.parameters:
                 parameter.register_post_accumulate_grad_hook(partial(self.gradient_ready, flat))
 
     def gradient_ready(self, flat: FlatParameters, _: Parameter) -> None:
-        """Reduce the bucket if it is full; autograd calls this when a gradient is complete."""
+        """Reduce the buckets that are full; autograd calls this when a gradient is complete."""
         flat.missing -= 1
-        if not flat.missing:
-            self.last_reduce = flat.reduce_gradients(self.last_reduce)
+        while not self.flats[self.reduced].missing:  # in the same order on all ranks
+            self.last_reduce = self.flats[self.reduced].reduce_gradients(self.last_reduce)
+            self.reduced = (self.reduced + 1) % len(self.flats)
 
     def synchronize(self) -> None:
         """Wait for the last bucket; the others have been reduced."""
-        if any(flat.missing < len(flat.parameters) for flat in self.flats):
+        if self.reduced or any(flat.missing < len(flat.parameters) for flat in self.flats):
             raise RuntimeError("a parameter was not used in this step")
         if self.last_reduce:
             self.last_reduce.wait()
             self.last_reduce = None
+
+    def zero_grad(self) -> None:
+        """Drop the gradients, also those that no step has used."""
+        super().zero_grad()
+        self.reduced = 0

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import Parameter
 
 from from_scratch import Comm
@@ -29,6 +30,7 @@ class Gather(torch.autograd.Function):
         return whole
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         """This rank's shard of the mean gradient, from its gradient of the full tensor."""
         mean = gradient.new_empty(gradient.numel() // ctx.comm.ranks)
@@ -51,8 +53,12 @@ class ZeRO3(nn.Module):
         self.module, self.comm, self.names = module, comm, list(named)
         self.flat = FlatParameters(list(named.values()), comm)
         self.shard = Parameter(self.flat.shard.detach().clone())
+        self.running = False
         for parameter in named.values():
             parameter.data = parameter.new_empty(0)
+        for part in module.modules():
+            if any(p.requires_grad for p in part.parameters(recurse=False)):
+                part.register_forward_pre_hook(self.check_running)
         del self.flat.buffer, self.flat.shard
 
     def weights(self) -> dict[str, Tensor]:
@@ -62,4 +68,13 @@ class ZeRO3(nn.Module):
 
     def forward(self, *args: Any) -> Any:
         """The module's own forward, with gathered weights."""
-        return torch.func.functional_call(self.module, self.weights(), args)
+        self.running = True
+        output = torch.func.functional_call(self.module, self.weights(), args)
+        self.running = False
+        return output
+
+    def check_running(self, part: nn.Module, _: Any) -> None:
+        """Raise RuntimeError if a part runs without its weights."""
+        if not self.running:
+            kind = type(part).__name__
+            raise RuntimeError(f"a {kind} runs outside of forward: activation checkpointing?")
