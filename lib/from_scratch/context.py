@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 
 def pieces(rank: int, ranks: int, zigzag: bool) -> list[int]:
@@ -34,41 +35,49 @@ def split(full: Tensor, zigzag: bool = False) -> Tensor:
 def attention(q: Tensor, k: Tensor, v: Tensor, zigzag: bool = False) -> Tensor:
     """Causal attention of this rank's queries to the keys and values of all ranks."""
     own = [x.unflatten(-2, (1 + zigzag, -1)).movedim(-3, 0) for x in (q, k, v)]  # pieces first
-    out: Tensor = RingAttention.apply(own[0] * q.shape[-1] ** -0.5, torch.stack(own[1:], 1))
-    return out.movedim(0, -3).flatten(-3, -2)
+    wide = own[0].to(torch.promote_types(q.dtype, torch.float32))  # in bf16 each sum is rounded
+    with torch.autocast(q.device.type, enabled=False):  # which would multiply in bf16
+        out: Tensor = RingAttention.apply(wide * q.shape[-1] ** -0.5, torch.stack(own[1:], 1))
+    return out.movedim(0, -3).flatten(-3, -2).to(q.dtype)
 
 
 class RingAttention(torch.autograd.Function):
-    """Blocks go around in forward, and in backward once more, followed by their gradients."""
+    """Blocks go around in forward, and in backward once more, followed by their gradients.
+
+    They travel in the dtype of `kv`, and are computed with in that of `q`.
+    """
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, kv: Tensor) -> Tensor:
         out, lse = torch.zeros_like(q), torch.full_like(q[..., :1], -torch.inf)
         for block, pairs in around(kv):
+            keys, values = block.to(q.dtype).unbind(1)
             for i, j, future in pairs:
-                s = q[i] @ block[j, 0].mT + future
+                s = q[i] @ keys[j].mT + future
                 more = s.logsumexp(-1, keepdim=True)
-                out[i], lse[i] = merge(out[i], lse[i], (s - more).exp() @ block[j, 1], more)
+                out[i], lse[i] = merge(out[i], lse[i], (s - more).exp() @ values[j], more)
         ctx.save_for_backward(q, kv, out, lse)
         return out
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
         q, kv, out, lse = ctx.saved_tensors
-        dq, own, others = (torch.zeros_like(each) for each in (q, kv, kv))
+        dq, own = torch.zeros_like(q), torch.zeros_like(kv, dtype=q.dtype)
+        others = torch.zeros_like(kv)
         inner = (gradient * out).sum(-1, keepdim=True)
         for step, (block, pairs) in enumerate(around(kv)):
-            dkv = others if step else own
+            dkv, (keys, values) = others if step else own, block.to(q.dtype).unbind(1)
             for i, j, future in pairs:
-                p = (q[i] @ block[j, 0].mT + future - lse[i]).exp()  # softmax over all keys
-                ds = p * (gradient[i] @ block[j, 1].mT - inner[i])
-                dq[i] += ds @ block[j, 0]
+                p = (q[i] @ keys[j].mT + future - lse[i]).exp()  # softmax over all keys
+                ds = p * (gradient[i] @ values[j].mT - inner[i])
+                dq[i] += ds @ keys[j]
                 dkv[j] += torch.stack([ds.mT @ q[i], p.mT @ gradient[i]])
             if step:  # they follow their block, and come home in the last step
                 others, works = send_right(others)
                 for work in works:
                     work.wait()
-        return dq, own + others
+        return dq, (own + others).to(kv.dtype)
 
 
 def around(kv: Tensor) -> Iterator[tuple[Tensor, list[tuple[int, int, Any]]]]:

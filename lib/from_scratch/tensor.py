@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import Parameter, ParameterList
 from torch.nn.functional import linear, scaled_dot_product_attention
 
@@ -56,6 +57,7 @@ class Paired(torch.autograd.Function):
         return there(x, comm)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Any:
         return ctx.back(gradient, ctx.comm), None, None, None
 
@@ -97,4 +99,6 @@ def even(count: int, what: str, comm: Comm) -> int:
 def shard(full: Tensor, dim: int, comm: Comm) -> Parameter:
     """This rank's part of a weight, whose dimension 0 counts outputs."""
     size = even(full.shape[dim], ("columns", "rows")[dim], comm)
-    return Parameter(full.detach().narrow(dim, comm.rank * size, size).clone())
+    part = full.detach().narrow(dim, comm.rank * size, size).clone()
+    frozen = isinstance(full, Parameter) and not full.requires_grad
+    return Parameter(part, requires_grad=not frozen)

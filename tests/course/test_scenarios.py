@@ -48,7 +48,7 @@ WRONG = {
 2 | comm, back, there => comm, back, back | 2 ranks: the gradient of the input in step 1 is off by
 2 | comm.rank * size, size => 0, size | the output of step 1 is off by
 2 | comm.rank * size, size => (comm.rank + dim) % comm.ranks * size, size | output of step 1 is off
-2 | .clone()) => .clone(), requires_grad=False) | the output of step 2 is off by
+2 | requires_grad=not frozen => requires_grad=False | the output of step 2 is off by
 2 | comm.all_reduce(total) => torch.distributed.all_reduce(total)
     | calls torch.distributed's all_reduce. Use the calls of `comm` and nothing else
 2 | comm.all_reduce(total) => __import__("minidist").all_reduce(total)
@@ -71,7 +71,7 @@ WRONG = {
 2 | if key <= query: => if True: | the output is off by
 2 | dist.get_world_size(), zigzag) => dist.get_world_size(), False)
     | zigzag, 2 ranks: the part that split returns is off by
-2 | return dq, own + others => return dq, own | pieces in order, 2 ranks: the gradient of k is off
+2 | return dq, (own + others) => return dq, (own) | pieces in order, 2 ranks: the gradient of k is off
 2 | + future - lse[i]).exp() => + future).softmax(-1) | in order, 2 ranks: the gradient of [qk] is
 2 | send_right(kv) if step < ranks - 1 else (kv, []) => send_right(kv)
     | this rank sends 5 messages and [\d,]+ bytes; 3 and [\d,]+ are enough

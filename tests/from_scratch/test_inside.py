@@ -20,13 +20,14 @@ from torch.distributed.tensor.parallel import (
     SequenceParallel,
     parallelize_module,
 )
-from torch.nn.functional import gelu
+from torch.nn.functional import gelu, scaled_dot_product_attention
 
 import minidist
 from course.project.messages import recorded, sends
 from from_scratch.context import attention, merge, pieces, split
 from from_scratch.expert import Experts, balance
 from from_scratch.tensor import SplitBlock, all_reduce, attend, reduce_scatter, same
+from from_scratch.zero3 import ZeRO3
 from minidist.comm.counted import CountedCall
 
 RANKS = [1, 2, 3, 4]
@@ -150,7 +151,52 @@ def test_shards_that_are_drawn_from_one_seed_stay_copies() -> None:
     assert not torch.isclose(*of_two).any()
 
 
+def stays_frozen() -> list[bool]:
+    """Whether a block's rows, which were frozen, and its columns, a tensor, are trainable."""
+    rows = nn.Parameter(torch.ones(4, 6), requires_grad=False)
+    parameters = SplitBlock([torch.ones(6, 4)], gelu, rows, ring()).parameters()
+    return [parameter.requires_grad for parameter in parameters]
+
+
+def test_a_frozen_weight_stays_frozen() -> None:
+    assert minidist.launch(stays_frozen, 2) == 2 * [[False, True]]
+
+
 # ---- context parallelism ----
+
+
+def bf16_errors(zigzag: bool, autocast: bool) -> list[tuple[float, float]]:
+    """Errors of the output and of the gradients in bf16: ours, and those of torch's attention."""
+    *qkv, direction = drawn(4, 2, 256, 32).bfloat16()
+
+    def found(attend: Callable[..., Tensor], own: Callable[[Tensor], Tensor]) -> list[Tensor]:
+        inputs = [own(each).detach().clone().requires_grad_() for each in qkv]
+        with torch.autocast("cpu", enabled=autocast):
+            out = attend(*inputs)
+        out.backward(own(direction).to(out.dtype))
+        return [out.detach(), *(each.grad for each in inputs)]  # type: ignore[misc]
+
+    causal = partial(scaled_dot_product_attention, is_causal=True)
+    ours = found(partial(attention, zigzag=zigzag), partial(split, zigzag=zigzag))
+    theirs = found(causal, lambda each: each)
+    autocast = False
+    right = found(causal, lambda each: each.double())
+    assert {each.dtype for each in ours} == {torch.bfloat16}
+    return [
+        (rel(mine.double(), split(best, zigzag)), rel(other.double(), best))
+        for mine, other, best in zip(ours, theirs, right, strict=True)
+    ]
+
+
+def both_bf16_errors() -> list[tuple[float, float]]:
+    return [*bf16_errors(zigzag=False, autocast=False), *bf16_errors(zigzag=True, autocast=True)]
+
+
+@pytest.mark.parametrize("ranks", [1, 4])
+def test_in_bf16_attention_is_as_exact_as_torchs(ranks: int) -> None:
+    for errors in minidist.launch(both_bf16_errors, ranks):
+        for ours, theirs in errors:
+            assert ours < 3 * theirs, errors
 
 
 def test_blocks_are_merged_where_exponentials_overflow_or_nothing_is_seen() -> None:
@@ -352,6 +398,32 @@ REFUSED: dict[str, Callable[[Any], Any]] = {
 def test_what_does_not_split_is_refused_in_a_sentence() -> None:
     for found in minidist.launch(refusals, 3, REFUSED):
         assert found == {sentence: sentence for sentence in REFUSED}
+
+
+def penalized(out: Tensor, *leaves: Tensor) -> str:
+    """The answer to a backward through these gradients, which are penalized."""
+    gradients = torch.autograd.grad(out.square().sum(), leaves, create_graph=True)
+    try:
+        torch.autograd.backward([each.square().sum() for each in gradients])
+    except RuntimeError as error:
+        return str(error)
+    return "nothing"
+
+
+def penalties() -> list[str]:
+    comm, x = ring(), drawn(2, 4).requires_grad_()
+    sharded = ZeRO3(nn.Linear(4, 2), comm)
+    return [
+        *(penalized(block(comm, 4, 4, sequence)(x), x) for sequence in (False, True)),
+        penalized(attention(x, x, x), x),
+        penalized(sharded(x), sharded.shard),
+    ]
+
+
+def test_backward_through_backward_is_refused() -> None:
+    for said in minidist.launch(penalties, 2):
+        assert len(said) == 4
+        assert all("differentiate twice" in each for each in said), said
 
 
 def untouched() -> bool:
