@@ -1,7 +1,8 @@
 """The lesson: the ring, DDP, ZeRO, FSDP; a pipeline, split layers and local SGD; on a `Comm`.
 
 `minidist.Ours()` and `minidist.Native()` are such a `Comm`. The files leave out what real use
-needs, and refuse it with a sentence; this is where `minidist` does it:
+needs. Most of it they refuse with a sentence; what they cannot is in the chapters' tables *What
+this code does not notice*. This is where `minidist` does it:
 
 ==================================================  ============================================
 left out                                            done in
