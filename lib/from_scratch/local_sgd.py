@@ -40,6 +40,7 @@ class LocalSGD:
         if len({(parameter.dtype, parameter.device) for parameter in held}) > 1:
             raise ValueError("parameters of several dtypes or devices do not fit in one tensor")
         for parameter in held:
+            parameter.data = parameter.data.contiguous()  # as a part of a vector has to be
             comm.broadcast(parameter.detach())  # all replicas start as rank 0's
         self.parameters: list[Parameter] = [p for p in held if p.requires_grad]
 

@@ -34,10 +34,11 @@ WAYS: dict[str, Any] = {
 
 
 def net(seed: int = 0) -> nn.Sequential:
-    """Its third layer is frozen."""
+    """Its third layer is frozen, and the weight of the first one is laid out by columns."""
     torch.manual_seed(seed)
     layers = [nn.Linear(WIDE, 7), nn.Tanh(), nn.Linear(7, 5), nn.Tanh(), nn.Linear(5, 1)]
     layers[2].requires_grad_(False)
+    layers[0].weight.data = layers[0].weight.detach().T.contiguous().T  # type: ignore[operator]
     return nn.Sequential(*layers)
 
 
