@@ -71,7 +71,7 @@ WRONG = {
 2 | if key <= query: => if True: | the output is off by
 2 | dist.get_world_size(), zigzag) => dist.get_world_size(), False)
     | zigzag, 2 ranks: the part that split returns is off by
-2 | return dq, (own + others) => return dq, (own) | pieces in order, 2 ranks: the gradient of k is off
+2 | return dq, (own + others) => return dq, (own) | in order, 2 ranks: the gradient of k is off
 2 | + future - lse[i]).exp() => + future).softmax(-1) | in order, 2 ranks: the gradient of [qk] is
 2 | send_right(kv) if step < ranks - 1 else (kv, []) => send_right(kv)
     | this rank sends 5 messages and [\d,]+ bytes; 3 and [\d,]+ are enough
