@@ -8,12 +8,20 @@ from typing import Any
 import pytest
 
 from minidist.formulas import nccl
+from minidist.formulas.models import fullest
 from minidist.memory.state import AUTOCAST
 from minidist.planner.hardware import H100
 from minidist.planner.jobs import LARGE, MEDIUM
 from minidist.planner.planner import Forecast, plan
 from minidist.planner.split import Split
-from minidist.schedule.pipeline import bubble, interleaved, most_held, one_f_one_b, replay
+from minidist.schedule.pipeline import (
+    bubble,
+    interleaved,
+    most_held,
+    one_f_one_b,
+    program,
+    replay,
+)
 from tests.support.cases import alike
 from tests.support.refusals import all_refused
 
@@ -33,19 +41,22 @@ def test_a_model_that_is_not_split_is_planned_as_it_is() -> None:
 
 def test_llamas_grid_takes_what_its_bubble_and_its_activations_add() -> None:
     for stages in (1, 2, 8):
-        split = Split(*GRID, stages)
         found = forecasts(**LLAMA, interleaved=stages)["zero2"]
         tokens, layers = 16 * 8192, 8  # the most of a rank, of 126
         node = 16 * tokens * LARGE.width * layers * 7 / 8  # 4 all-reduces of bf16 per block
         done = LARGE.operations - LARGE.attention + LARGE.attention / H100.attention
-        assert found.compute == pytest.approx(3 * 16 * done / 128 / H100.rate(LARGE.width))
+        blocks = layers / 126 * (done - LARGE.head)  # of a rank without the head
+        compute = 3 * 16 * blocks / 8 / H100.rate(LARGE.width)
+        assert found.compute == pytest.approx(compute, rel=1e-3)
         waits = 15 / 16 / stages * (found.compute + node / H100.nvlink)  # and some latency
         assert found.bubble == pytest.approx(waits, rel=0.02)
-        replicas = 8 * LARGE.parameters / 128 * 127 / 128  # fp32 gradients and weights: the cards
+        replicas = (
+            8 * layers * LARGE.largest_unit / 8 * 127 / 128
+        )  # fp32 gradients and weights: the cards
         border = 4 * stages * tokens * LARGE.width / 8
         assert found.sent == pytest.approx(node + replicas + border, rel=1e-3)
-        weights = split.ranks * found.memory["weights"]
-        assert weights == pytest.approx(4 * LARGE.parameters, rel=1e-6)
+        weights = 4 * layers * LARGE.largest_unit / 8
+        assert found.memory["weights"] == pytest.approx(weights, rel=1e-6)
 
 
 def test_llamas_step_takes_as_long_as_published_and_its_state_fits() -> None:
@@ -53,7 +64,7 @@ def test_llamas_step_takes_as_long_as_published_and_its_state_fits() -> None:
     found = forecasts(**LLAMA, interleaved=8)["zero2"]
     each = 6 * LARGE.parameters + 12 * LARGE.units * LARGE.width * LARGE.tokens
     step = each * 16 * 128 * 8192 / 16_384 / (0.41 * H100.flops)
-    assert found.overlapped / step == pytest.approx(1.02, abs=0.01)
+    assert found.overlapped / step == pytest.approx(1.03, abs=0.005)
     assert sum(found.memory[part] for part in ("weights", "gradients", "optimizer")) < 20e9
     assert not found.fits, "a block that keeps all of what autocast makes"
     assert forecasts(**LLAMA, interleaved=8, checkpointing=True)["zero2"].fits
@@ -63,7 +74,7 @@ def test_llamas_step_takes_as_long_as_published_and_its_state_fits() -> None:
 
 def test_activations_are_those_of_the_micro_batches_in_flight() -> None:
     """As many as there are ranks, of a rank's own blocks; interleaved one rank's stages more."""
-    one = LARGE.activations / 8 / 16  # of a rank's blocks and one micro-batch
+    one = LARGE.activations / 8 * 8 / 126  # of a rank's blocks and one micro-batch
     for micro_batches, stages, held in ((4, 1, 4), (16, 1, 16), (64, 1, 16), (64, 8, 17.875)):
         split = Split(8, 16, micro_batches, stages)
         assert split.held == held
@@ -77,17 +88,33 @@ def test_activations_are_those_of_the_micro_batches_in_flight() -> None:
     assert many == pytest.approx(few), "with checkpoints, too"
 
 
-def test_bubble_and_held_activations_are_those_of_the_orders() -> None:
+def test_the_slowest_rank_is_that_of_the_best_of_all_ways_to_place_whole_blocks() -> None:
+    found, right = {}, {}
+    for case in product((1, 3, 5, 8), (2, 3, 4), (0.0, 0.5, 1.0, 2.5, 9.0)):
+        blocks, ranks, head = case
+        sizes = MEDIUM._replace(units=blocks, operations=blocks + head, head=head)
+        _, uneven = fullest(sizes, ranks)
+        found[case] = uneven * (blocks + head) / ranks
+        ways = [each for each in product(range(blocks + 1), repeat=ranks) if sum(each) == blocks]
+        right[case] = pytest.approx(min(max(*each[:-1], each[-1] + head) for each in ways))
+    alike(found, right)
+
+
+def test_bubble_held_activations_and_messages_are_those_of_the_orders() -> None:
     found, right = {}, {}
     for case in [(1, 1, 1), *product((2, 3, 8), (1, 2, 5), (1, 2, 3))]:
         ranks, rounds, chunks = case
         micro = ranks * rounds
         order = interleaved(ranks, micro, chunks) if chunks > 1 else one_f_one_b(ranks, micro)
         split = Split(1, ranks, micro, chunks)
+        sends = forecasts(LARGE, ranks, **split._asdict())["single"].messages
         waits = split.bubble / (1 + split.bubble)  # of the step, as an order's is
-        found[case] = waits, split.held
-        held = most_held(order)[0] / chunks
-        right[case] = pytest.approx(bubble(replay(order))), pytest.approx(held)
+        found[case] = waits, split.held, sends
+        right[case] = (
+            pytest.approx(bubble(replay(order))),
+            pytest.approx(most_held(order)[0] / chunks),
+            max(sum(call.sends for call in program(order, rank)) for rank in range(ranks)),
+        )
     alike(found, right)
 
 

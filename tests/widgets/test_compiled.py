@@ -175,7 +175,7 @@ def test_the_dimensions_of_a_grid_are_the_plan_s() -> None:
         both = own["seconds"]["data"] + own["seconds"]["tensor"]
         assert both == pytest.approx(right[name].communication)
         assert sum(own["sent"].values()) == pytest.approx(right[name].sent)
-        replicas = 0 if name == "single" else 8 * LARGE.parameters / 128 * 127 / 128
+        replicas = 0 if name == "single" else 8 * 8 * LARGE.largest_unit / 8 * 127 / 128
         assert own["sent"]["data"] == pytest.approx(replicas)
         hidden = 2 * 16 * 8192 * 16_384  # bytes of a step's activations between two layers
         assert own["sent"]["pipeline"] == pytest.approx(2 * 8 * hidden / 8)

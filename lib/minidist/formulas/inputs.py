@@ -40,6 +40,7 @@ class Shape(NamedTuple):
     before: Sequence[int] = ()  #: elements of each parameter that forward uses before the blocks
     block: Sequence[int] = (1, 1, 1)  #: of each parameter of a block, in its order
     after: Sequence[int] = ()  #: of each parameter after them
+    uneven: float = 1.0  #: compute of the slowest rank, of a pipeline, over the average of all
 
 
 class Gpu(NamedTuple):

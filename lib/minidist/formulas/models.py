@@ -94,18 +94,22 @@ def _sizes(
         "before": before,
         "block": block,
         "after": after,
+        "uneven": 1.0,
     }
 
 
 def part(
     sizes: Shape, tensor: int, pipeline: int, micro_batches: int, interleaved: int
 ) -> dict[str, Any]:
-    """Fields of `Sizes` of the first rank's part of a model split by width and by depth.
+    """Fields of `Sizes` of the largest part of a model split by width and by depth.
 
     Its activations are an average over the micro-batches: see [Note: split] in `planner.split`.
     """
     each = 1 / tensor / micro_batches
-    kept = held(pipeline, micro_batches, interleaved) / pipeline
+    blocks, uneven = fullest(sizes, pipeline)
+    kept = held(pipeline, micro_batches, interleaved) * blocks / sizes.units
+    ends = max(sum(sizes.before), sum(sizes.after)) if pipeline > 1 else 0
+    most = max(sizes.parameters / pipeline, blocks * sizes.largest_unit, ends)
     entries = sizes.tokens * sizes.width * sizes.units  # kept by checkpoints, of all blocks
 
     def checkpointed(number: float) -> float:
@@ -113,8 +117,8 @@ def part(
         return (number - inputs + inputs * kept) * each
 
     return {
-        "parameters": math.ceil(sizes.parameters / (tensor * pipeline)),
-        "units": math.ceil(sizes.units / pipeline),
+        "parameters": math.ceil(most / tensor),
+        "units": blocks,
         "largest_unit": sizes.largest_unit // tensor,
         "operations": sizes.operations / (tensor * pipeline),
         "activations": sizes.activations * kept * each,
@@ -129,7 +133,24 @@ def part(
         "before": sizes.before,
         "block": sizes.block,
         "after": sizes.after,
+        "uneven": uneven,
     }
+
+
+def fullest(sizes: Shape, pipeline: int) -> list[Any]:
+    """Most blocks of a rank, and the compute of the slowest rank over the average of all.
+
+    No block is divided. The last rank, which has the head, has as many fewer as are best.
+    """
+    if pipeline == 1:
+        return [sizes.units, 1.0]
+    head = sizes.head / (sizes.operations - sizes.head) * sizes.units  # as so many blocks
+    blocks, slowest = sizes.units, sizes.units + head
+    for last in range(sizes.units + 1):
+        others = math.ceil((sizes.units - last) / (pipeline - 1))
+        if max(others, last + head) <= slowest:
+            blocks, slowest = max(others, last), max(others, last + head)
+    return [blocks, slowest * pipeline / (sizes.units + head)]
 
 
 def held(pipeline: int, micro_batches: int, interleaved: int) -> float:

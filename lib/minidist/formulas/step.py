@@ -62,8 +62,12 @@ def compute(step: TrainingStep) -> list[float]:
 
 
 def passes(step: TrainingStep) -> list[float]:
-    """Seconds of forward through the blocks, which may be computed again, and the head."""
-    sizes, speed = step.sizes, rate(step.gpu, step.sizes.width * step.tensor)
+    """Seconds of forward through the blocks, which may be computed again, and the head.
+
+    In a pipeline, those of the slowest rank; the head counts there as if all ranks shared it.
+    """
+    sizes = step.sizes
+    speed = rate(step.gpu, sizes.width * step.tensor) / sizes.uneven
     blocks = effort(sizes, step.gpu.attention) - sizes.head
     return [step.batch * blocks / speed, step.batch * sizes.head / speed]
 
@@ -72,7 +76,7 @@ def compute_parts(step: TrainingStep) -> dict[str, float]:
     """Seconds of forward and backward in the blocks' matrices, in attention and in the head."""
     blocks, head = passes(step)
     speed = step.gpu.attention * rate(step.gpu, step.sizes.width * step.tensor)
-    attention = step.batch * step.sizes.attention / speed
+    attention = step.batch * step.sizes.attention * step.sizes.uneven / speed
     again = 3 + step.checkpointing
     return {
         "matrices": again * (blocks - attention),
@@ -160,10 +164,11 @@ def traffic(step: TrainingStep, strategy: str) -> dict[str, float]:
             messages += HALVES[name] * pieces * (ranks - 1)
     calls, call = tensor_calls(step)
     messages += calls * (step.tensor - 1)
-    numbers = 0
+    borders = 0  # that a rank's stages send over, those of the busiest rank; of two each is an end
     if step.pipeline > 1:
-        numbers = 2 * step.interleaved * step.batch * step.sizes.tokens * step.sizes.width
-        messages += 2 * step.interleaved * step.micro_batches
+        borders = 2 * step.interleaved - (1 if step.pipeline == 2 else 0)
+    numbers = borders * step.batch * step.sizes.tokens * step.sizes.width
+    messages += borders * step.micro_batches
     return {
         "data": sent,
         "tensor": calls * call * (step.tensor - 1) / step.tensor,

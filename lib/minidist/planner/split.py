@@ -1,12 +1,13 @@
 """A model split before data parallelism: tensor parallelism inside a layer, a pipeline over layers.
 
 [Note: split] `tensor` ranks share each matrix and, in the sequence-parallel form, each activation.
-`pipeline` ranks have some of the blocks each, in `interleaved` stages; embedding and head weigh
-about as much as a block each. Under 1F1B the first rank holds the activations of p micro-batches,
-and of at most (p - 1) / v more if stages are interleaved. The logits are counted on every rank,
-though only the last has them. The bubble is (p - 1) / (m v) of the time in which a rank computes.
-Borders cost bytes and no time, as if each sent while the next micro-batch computes; where a rank
-has none left to compute, as with m = p, a step takes a little longer than is said here.
+`pipeline` ranks have some of the blocks each, in `interleaved` stages, and the fullest counts: no
+block is divided, and the last rank has fewer, as it has the head. Under 1F1B the first rank holds
+the activations of p micro-batches, and of at most (p - 1) / v more if stages are interleaved. The
+logits are counted on every rank, though only the last has them. The bubble is (p - 1) / (m v) of
+the time in which that rank computes, as if all were as full. Borders cost bytes and no time, as if
+each sent while the next micro-batch computes; where a rank has none left to compute, as with m = p,
+a step takes a little longer than is said here.
 
 Shoeybi et al. (2019), *Megatron-LM*; Korthikanti et al. (2023), sections 4 and 5; Narayanan et al.
 (2021), section 2.
@@ -43,7 +44,7 @@ class Split(NamedTuple):
         return models.held(*self[1:])
 
     def part(self, sizes: Sizes) -> Sizes:
-        """Sizes of the first rank's part. Its activations are an average over the micro-batches."""
+        """Sizes of the largest part. Its activations are an average over the micro-batches."""
         return Sizes(**models.part(sizes, *self))
 
 
