@@ -196,6 +196,7 @@ def test_before_the_first_round_another_may_begin(tmp_path: Path) -> None:
             time.sleep(0.01)
         two._socket.shutdown(socket.SHUT_RDWR)
         (three,), _ = meet(tmp_path / "q", 3)
+        assert quorum._deadline is None  # nor is it late in their round
         assert a_round(three) == [(4, 1)]  # nothing of those whose weights are gone
 
 
@@ -204,5 +205,50 @@ def test_what_comes_in_is_not_unpickled_so_it_cannot_run_code(tmp_path: Path) ->
         member = worker(tmp_path / "q", 0)
         assert member._receive() == {"first": True}
         member._send({"change": SimpleNamespace()})
-        with pytest.raises(ConnectionError, match="closed the connection"):
+        with pytest.raises(ConnectionError, match="expected a message of this protocol"):
             member._receive()
+
+
+BAD: list[tuple[Any, str]] = [
+    ({"change": torch.ones(2)}, r"expected torch.float32 of shape \(1,\), got .* shape \(2,\)"),
+    ({"change": torch.ones(())}, r"got torch.float32 of shape \(\)"),
+    ({"change": torch.ones(1).double()}, "got torch.float64 of"),
+    ({"change": torch.tensor([torch.nan])}, "expected finite floats, got not all finite"),
+    ({"change": torch.tensor([torch.inf])}, "expected finite floats, got not all finite"),
+    ({"change": torch.tensor([1])}, "expected finite floats, got torch.int64"),
+    ({"change": torch.ones(1).to_sparse()}, "change: expected a dense tensor"),
+    ({"change": "none"}, "change: expected a dense tensor, got str"),
+    ({"join": 2}, "change: expected a dense tensor, got NoneType"),
+    ({"state": {}}, "state: expected none from a member that was not asked"),
+    ([], "expected a dict, got list"),
+]
+
+
+@pytest.mark.parametrize("rounds", [0, 1], ids=["in the first round", "later"])
+@pytest.mark.parametrize(("bad", "why"), BAD, ids=[str(bad) for bad, _ in BAD])
+def test_one_bad_message_costs_its_sender_alone(
+    tmp_path: Path, bad: Any, why: str, rounds: int
+) -> None:
+    with Quorum(tmp_path / "q", 3) as quorum:
+        (one, two, three), _ = meet(tmp_path / "q", 1, 2, 3)
+        for _ in range(rounds):
+            a_round(one, two, three)
+        one._send(bad)
+        assert a_round(two, three) == [(7, 2)] * 2
+        with pytest.raises(ConnectionError, match=f"worker 1: the quorum has closed.*{why}"):
+            one._receive()
+        assert sorted(quorum._members) == [2, 3]
+        assert a_round(two, three) == [(7, 2)] * 2
+
+
+def test_who_joins_without_a_number_or_when_nobody_lives_is_told_why(tmp_path: Path) -> None:
+    with Quorum(tmp_path / "q", 1):
+        stranger: Any = Member(tmp_path / "q", None)  # type: ignore[arg-type]
+        with pytest.raises(ConnectionError, match="join: expected a worker's number, got None"):
+            stranger._receive()
+        (one,), _ = meet(tmp_path / "q", 1)
+        a_round(one)
+        with pytest.raises(ConnectionError, match="not all finite"):
+            one.all_reduce(torch.tensor([torch.nan]))
+        with pytest.raises(ConnectionError, match="the model's state is lost with the last"):
+            worker(tmp_path / "q", 2)._receive()

@@ -4,7 +4,11 @@ Workers train by `from_scratch.local_sgd.DiLoCo`, and send their changes to one 
 `Quorum`, which adds up those that have come. So one process decides who was in a round, and nobody
 can see it differently. That a worker has died it learns from the connection, which the kernel
 closes; one that hangs it leaves behind after `patience` seconds. It knows nothing of the model: a
-newcomer is given the state of a living member.
+newcomer is given the state of a living member. So when no member lives, the state is lost, and
+workers need a checkpoint. Workers and quorum are processes of one host, which a Unix socket joins.
+
+A worker whose message makes no sense is dropped, and its change with it: one that is no tensor of
+finite floats, or of another shape or dtype than the others'. Whatever else is finite counts.
 
 Over slow links this is how federated averaging works (McMahan et al., 2017). torchft sends the
 changes by an all-reduce instead, in a new process group for each quorum; then members have to agree
@@ -16,10 +20,11 @@ import io
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from functools import reduce
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -37,6 +42,10 @@ class Round(NamedTuple):
     members: list[int]
     end: float
     last: bool
+
+
+class BadMessage(Exception):
+    """A reason to drop the worker that has sent a message."""
 
 
 class Quorum:
@@ -64,6 +73,8 @@ class Quorum:
         self._members: dict[int, asyncio.StreamWriter] = {}
         self._newcomers: dict[int, asyncio.StreamWriter] = {}
         self._changes: dict[int, Tensor] = {}  # those that have arrived
+        self._layout = ""  # of each change, once a round has ended
+        self._donor: asyncio.StreamWriter | None = None  # of the member that is asked for its state
         self._deadline: asyncio.TimerHandle | None = None
 
     def finish(self) -> None:
@@ -76,20 +87,25 @@ class Quorum:
         """Listen to one worker for as long as it lives."""
         worker = -1
         try:
-            worker = (await _receive(reader))["join"]
+            number = (await _receive(reader)).get("join")
+            if not isinstance(number, int):
+                raise BadMessage(f"join: expected a worker's number, got {number!r}")
+            worker = number
             if stale := self._members.pop(worker, None):
-                stale.transport.abort()  # its process has been replaced
+                _drop(stale, f"another process has joined as worker {worker}")
             self._newcomers[worker] = writer
             self._found()
             while True:
                 message = await _receive(reader)
                 if "state" in message:
-                    self._admit(message)
+                    self._admit(message, writer)
                 elif self._members.get(worker) is writer:
-                    self._changes[worker] = message["change"]
+                    self._changes[worker] = self._checked(message.get("change"))
                     self._end_round()
-        except (asyncio.IncompleteReadError, ConnectionError, UnpicklingError):
-            pass  # it is dead, or was left behind, or speaks another language
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass  # it is dead, or was left behind
+        except BadMessage as bad:
+            _drop(writer, str(bad))
         except asyncio.CancelledError:
             pass  # the quorum ends
         finally:
@@ -104,18 +120,21 @@ class Quorum:
         """If there is no member, the first newcomer becomes one, unless a state would be lost."""
         if self._members:
             return
-        self._changes.clear()
+        self._forget_changes()
         if self._done:
             for writer in self._newcomers.values():
-                writer.transport.abort()
+                _drop(writer, "no member lives, and the model's state is lost with the last one")
         elif len(self._newcomers) >= self._begin:
             self._begin = 1
             first = min(self._newcomers)
-            self._members[first] = self._newcomers.pop(first)
-            self._members[first].write(_framed({"first": True}))
+            self._donor = self._members[first] = self._newcomers.pop(first)
+            self._donor.write(_framed({"first": True}))
 
-    def _admit(self, state: Message) -> None:
+    def _admit(self, state: Message, sender: asyncio.StreamWriter) -> None:
         """Pass on a member's state to all newcomers, who are members from this round on."""
+        if sender is not self._donor:
+            raise BadMessage("state: expected none from a member that was not asked, got one")
+        self._donor = None
         framed = _framed(state)
         for writer in self._newcomers.values():
             writer.write(framed)
@@ -131,21 +150,51 @@ class Quorum:
             self._deadline = loop.call_later(self._patience, self._leave_behind)
         if not self._members.keys() <= self._changes.keys():
             return
+        if not self._layout:
+            self._choose_layout()
         who = sorted(self._changes)
         total, last = reduce(torch.add, [self._changes[worker] for worker in who]), self._last
-        donor = min(self._members) if self._newcomers and not last else None
-        for member, writer in self._members.items():
-            asked = member == donor
+        self._donor = None
+        if self._members and self._newcomers and not last:
+            self._donor = self._members[min(self._members)]
+        for writer in self._members.values():
+            asked = writer is self._donor
             writer.write(_framed({"sum": total, "ranks": len(who), "ask": asked, "last": last}))
-        self._changes.clear()
-        self._deadline.cancel()
-        self._deadline = None
+        self._forget_changes()
         self._done += 1
         self._after_round(Round(who, time.monotonic(), last))
 
+    def _forget_changes(self) -> None:
+        self._changes.clear()
+        if self._deadline:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _checked(self, change: object) -> Tensor:
+        """A change that can be added to those of others."""
+        if not isinstance(change, Tensor) or change.layout is not torch.strided:
+            raise BadMessage(f"change: expected a dense tensor, got {type(change).__name__}")
+        if not change.is_floating_point() or not change.isfinite().all():
+            kind = "not all finite" if change.is_floating_point() else str(change.dtype)
+            raise BadMessage(f"change: expected finite floats, got {kind}")
+        if self._layout and _layout(change) != self._layout:
+            raise BadMessage(f"change: expected {self._layout}, got {_layout(change)}")
+        return change.detach()
+
+    def _choose_layout(self) -> None:
+        """In the first round most changes say how all have to be; the others are dropped."""
+        layouts = {worker: _layout(change) for worker, change in self._changes.items()}
+        self._layout = Counter(layouts.values()).most_common(1)[0][0]
+        for worker, layout in layouts.items():
+            if layout != self._layout:
+                del self._changes[worker]
+                if writer := self._members.pop(worker, None):
+                    _drop(writer, f"change: expected {self._layout}, got {layout}")
+
     def _leave_behind(self) -> None:
         for worker in self._members.keys() - self._changes.keys():
-            self._members[worker].transport.abort()
+            late = f"its change has not come within {self._patience} s of the round's first"
+            _drop(self._members[worker], late)
 
     # ---- its thread ----
 
@@ -207,14 +256,20 @@ class Member:
             self._asked = False
 
     def _send(self, message: Message) -> None:
-        self._socket.sendall(_framed(message))
+        with suppress(ConnectionError):  # the next answer says why
+            self._socket.sendall(_framed(message))
 
     def _receive(self) -> Message:
-        length = int.from_bytes(self._stream.read(LENGTH))
-        body = self._stream.read(length)
-        if not length or len(body) < length:
-            raise ConnectionError(f"worker {self.rank}: the quorum has closed the connection")
-        return _opened(body)
+        why = ""
+        with suppress(ConnectionError):
+            length = int.from_bytes(self._stream.read(LENGTH))
+            body = self._stream.read(length)
+            if length and len(body) == length:
+                message = _opened(body)
+                if "closed" not in message:
+                    return message
+                why = f": {message['closed']}"
+        raise ConnectionError(f"worker {self.rank}: the quorum has closed the connection{why}")
 
 
 def _framed(message: Message) -> bytes:
@@ -225,8 +280,23 @@ def _framed(message: Message) -> bytes:
 
 
 def _opened(body: bytes) -> Message:
-    message: Message = torch.load(io.BytesIO(body), weights_only=True)  # runs no code
+    try:
+        message = torch.load(io.BytesIO(body), weights_only=True)  # runs no code
+    except Exception as error:  # torch has no one kind for it
+        raise BadMessage("expected a message of this protocol, got other bytes") from error
+    if not isinstance(message, dict):
+        raise BadMessage(f"expected a dict, got {type(message).__name__}")
     return message
+
+
+def _layout(change: Tensor) -> str:
+    return f"{change.dtype} of shape {tuple(change.shape)}"
+
+
+def _drop(writer: asyncio.StreamWriter, why: str) -> None:
+    """Close a worker's connection, and tell it why."""
+    writer.write(_framed({"closed": why}))
+    writer.transport.abort()
 
 
 async def _receive(reader: asyncio.StreamReader) -> Message:

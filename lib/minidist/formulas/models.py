@@ -107,7 +107,7 @@ def part(
     """
     each = 1 / tensor / micro_batches
     blocks, uneven = fullest(sizes, pipeline)
-    kept = held(pipeline, micro_batches, interleaved) * blocks / sizes.units
+    kept: float = held(pipeline, micro_batches, interleaved) * blocks / sizes.units
     ends = max(sum(sizes.before), sum(sizes.after)) if pipeline > 1 else 0
     most = max(sizes.parameters / pipeline, blocks * sizes.largest_unit, ends)
     entries = sizes.tokens * sizes.width * sizes.units  # kept by checkpoints, of all blocks
