@@ -3,7 +3,10 @@
 import importlib
 import json
 import re
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
@@ -215,6 +218,73 @@ def test_what_runs_reaches_nothing_outside(code: str, site: Pages) -> None:
     expect(shown.locator(".gutter .wrong")).to_have_count(1)
 
 
+@pytest.fixture
+def listener() -> Iterator[tuple[str, list[str]]]:
+    """An address of this machine, and what has been asked for there: it is given to everybody."""
+    asked: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_response(200)
+            self.send_header("Content-Type", "text/javascript")
+            self.send_header("Access-Control-Allow-Origin", "*")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        Thread(target=server.serve_forever).start()
+        yield f"http://127.0.0.1:{server.server_port}", asked
+        server.shutdown()
+
+
+WAYS_OUT = {
+    "import": "import(at + '/import')",
+    "import of text": "import(`data:text/javascript,import '${at}/text'`)",
+    "import of a blob": "import(URL.createObjectURL(new Blob([`import '${at}/blob'`],"
+    " { type: 'text/javascript' })))",
+    "Function": "Function('at', 'return import(at)')(at + '/function')",
+    "async Function": "(async () => {}).constructor('at', 'await import(at)')(at + '/async')",
+    "FontFace": "new FontFace('its', `url(${at}/font)`).load()",
+    "files": "navigator.storage.getDirectory()",
+    "room": "navigator.storage.estimate()",
+    "databases": "Object.getPrototypeOf(self).indexedDB.databases()",
+    "a worker": "new Worker(`${at}/worker`)",
+}
+
+
+def test_what_runs_reaches_no_listener_and_nothing_stored(
+    site: Pages, listener: tuple[str, list[str]]
+) -> None:
+    """The policy of the frame: no way leads out, though each is open to the page itself."""
+    address, asked = listener
+    page = opened(site, "ring")
+    shown, found = edit(page, "ring"), {}
+    for name, way in WAYS_OUT.items():
+        body = f"self.trial = (async () => {way})()"
+        code = f"from browser import self\nself.Function('at', {body!r})('{address}')"
+        shown.locator("textarea").fill(code)
+        ran(shown)
+        (worker,) = page.workers
+        found[name] = worker.evaluate(
+            "async () => { try { await self.trial; return `open: ${self.trial}`; }"
+            " catch { return 'shut'; } finally { self.trial = undefined; } }"
+        )
+    ring = EDITABLE["ring"]
+    drawn = run(ring.stub, json.loads(json.dumps(ring.task)))["drawn"]
+    drawn["phases"] = [["forged", f"1;background:url({address}/style)"]]
+    forged = json.dumps({"right": True, "says": ["Right"], "marks": [], "drawn": drawn})
+    shown.locator("textarea").fill(f"from browser import self\nself.postMessage({forged!r})")
+    ran(shown)
+    expect(shown.get_by_text("forged")).to_be_visible()
+    assert page.evaluate(f"fetch('{address}/page').then(({{ status }}) => status)") == 200
+    assert asked == ["/page"]
+    assert found == dict.fromkeys(WAYS_OUT, "shut")
+    site.errors.clear()  # in which the policy speaks
+    site.requests[:] = [url for url in site.requests if not url.startswith("http")]
+
+
 def test_ten_megabytes_of_output_are_cut(site: Pages) -> None:
     code = "line = 'x' * 999\nfor _ in range(10_000):\n    print(line)\n"
     shown = edit(opened(site, "ring"), "ring", code + EDITABLE["ring"].stub)
@@ -226,7 +296,8 @@ def test_ten_megabytes_of_output_are_cut(site: Pages) -> None:
     expect(printed).to_have_count(0)
 
 
-SPOILED = 'localStorage.setItem("minidist.puzzles", "{not json");'
+# In the page alone: Python's frame has nothing stored.
+SPOILED = 'if (self === top) localStorage.setItem("minidist.puzzles", "{not json");'
 
 
 @pytest.mark.parametrize("before", [FULL, FORBIDDEN], ids=["full", "forbidden"])

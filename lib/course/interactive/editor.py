@@ -69,7 +69,8 @@ ADDRESS = """\
 Object.defineProperty(self, "location", { value: {
   href: "file:///page/worker.js", origin: "null", pathname: "/page/worker.js" } });
 """
-# What runs here may be somebody else's: it can compute, and say what it found.
+# What runs here may be somebody else's: it can compute, and say what it found. What is left of the
+# network, such as `import`, the policy of editor.js shuts.
 ALONE = """\
 for (const name of ["fetch", "XMLHttpRequest", "WebSocket", "WebSocketStream", "WebTransport",
   "EventSource", "importScripts", "Worker", "BroadcastChannel", "indexedDB", "caches"]) {

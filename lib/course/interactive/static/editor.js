@@ -10,7 +10,17 @@
 
   // ---- Python, in a worker ----
 
-  let python = null; // a worker, or rather the promise of one
+  // What runs there may be somebody else's. The worker inherits this frame's policy, which shuts
+  // the network, and its origin, which is nobody's and has nothing stored.
+  const POLICY = "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; worker-src blob:";
+  const FRAME = `<meta http-equiv="Content-Security-Policy" content="${POLICY}"><script>
+    onmessage = ({ data, ports: [port] }) => {
+      const worker = new Worker(URL.createObjectURL(new Blob(data)));
+      worker.onmessage = ({ data }) => port.postMessage({ said: data });
+      worker.onerror = ({ message }) => port.postMessage({ failed: message });
+      port.onmessage = ({ data }) => worker.postMessage(data);
+    };</script>`;
+  let python = null; // the promise of a frame with a worker, and of a port to it
 
   function start() {
     python ??= load("python.js").then(launch);
@@ -20,36 +30,35 @@
 
   function launch() {
     return new Promise((ready, failed) => {
-      const address = URL.createObjectURL(new Blob(globalThis.minidistPython));
-      const worker = new Worker(address);
-      worker.onmessage = () => {
-        URL.revokeObjectURL(address);
-        ready(worker);
+      const frame = html("iframe", { sandbox: "allow-scripts", hidden: "", srcdoc: FRAME });
+      const { port1: port, port2: inside } = new MessageChannel();
+      port.onmessage = ({ data }) => {
+        if (data.failed === undefined) return ready({ frame, port });
+        frame.remove();
+        failed(new Error(`Python does not start here: ${data.failed}`));
       };
-      worker.onerror = ({ message }) => failed(new Error(`Python does not start here: ${message}`));
+      frame.onload = () => frame.contentWindow.postMessage(globalThis.minidistPython, "*", [inside]);
+      document.body.append(frame);
     });
   }
 
   async function run(source, task, limit) {
-    const worker = await start();
+    const { frame, port } = await start();
     return new Promise((done) => {
       const stop = (why) => {
-        worker.terminate();
+        frame.remove();
         python = null;
         start(); // so that the next run need not wait
         done({ right: false, says: [why], marks: [], output: "", more: 0 });
       };
       const endless = "It ran for two seconds, and was stopped. Is there a loop that never ends?";
       const timer = setTimeout(stop, limit, endless);
-      worker.onmessage = ({ data }) => {
+      port.onmessage = ({ data }) => {
         clearTimeout(timer);
-        done(JSON.parse(data));
+        if (data.failed === undefined) done(JSON.parse(data.said));
+        else stop(`Python stopped: ${data.failed}`);
       };
-      worker.onerror = ({ message }) => {
-        clearTimeout(timer);
-        stop(`Python stopped: ${message}`);
-      };
-      worker.postMessage(JSON.stringify([source, task]));
+      port.postMessage(JSON.stringify([source, task]));
     });
   }
 

@@ -49,7 +49,7 @@ globalThis.minidistPlayer ??= (() => {
       this.slider = html("input", { type: "range", min: 0, max: steps, value: 0, "aria-label": "Step" });
       this.slider.oninput = () => this.jump(Number(this.slider.value));
       this.said = html("div", { class: "said", role: "status" });
-      this.named = this.phases.map(([name, count]) => html("span", { style: `flex: ${count}` }, name));
+      this.named = this.phases.map(([name, count]) => html("span", { style: `flex: ${Number(count)}` }, name));
       const strip = html("div", { class: "phases", "aria-hidden": "true" }, ...this.named);
       const along = html("div", { class: "along" }, this.slider, strip);
       const controls = [this.back, this.playing, this.next, ...this.extras, along];
