@@ -1,6 +1,8 @@
-"""launch from where readers call it: the cells of a notebook."""
+"""launch from where readers call it: the cells of a notebook, and a script."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import nbformat
@@ -48,6 +50,55 @@ def press_stop():
 threading.Thread(target=press_stop).start()
 launch(hangs, 2, timeout=1000)
 """
+OWN = """
+import enum, io, multiprocessing
+from concurrent.futures import ProcessPoolExecutor
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader, Dataset
+from minidist import launch, map_reduce
+
+class Color(enum.Enum):
+    RED = 1
+
+class Sample:
+    def __init__(self, rank, color):
+        self.rank, self.color = rank, color
+
+class Samples(Dataset):
+    def __len__(self):
+        return 2
+    def __getitem__(self, i):
+        return Sample(i, Color.RED)
+
+class Net(torch.nn.Linear):
+    pass
+
+def doubled(x):
+    return 2 * x
+
+def in_pools(x, kinds=(None,)):
+    values = []
+    for kind in kinds:
+        with ProcessPoolExecutor(1, multiprocessing.get_context(kind)) as pool:
+            values += pool.map(doubled, [x])
+    return values
+
+def uses(kinds):
+    gathered, file = [None] * 2, io.BytesIO()
+    dist.all_gather_object(gathered, Sample(dist.get_rank(), Color.RED))
+    torch.save(Net(1, 1), file)
+    of_workers = list(DataLoader(Samples(), 1, collate_fn=lambda batch: batch[0], num_workers=2))
+    ranks = [each.rank for each in gathered + of_workers if each.color is Color.RED]
+    return ranks, in_pools(21, kinds), file.getvalue()
+"""
+USES = """
+if __name__ == "__main__":
+    for ranks, pooled, net in launch(uses, 2, {kinds}):
+        print(ranks, pooled, type(torch.load(io.BytesIO(net), weights_only=False)) is Net)
+    print(map_reduce([4], lambda x: [(0, in_pools(x)[0])], lambda key, values: values).whole)
+"""
+USED = 2 * "[0, 1, 0, 1] {0} True\n" + "{{0: [8]}}\n"
 AFTER = "print([child.name() for child in psutil.Process().children()])"
 
 
@@ -60,6 +111,7 @@ def test_cells_of_a_notebook_launch_fail_and_are_interrupted(
         FAILS,
         HANGS.format(folder=str(tmp_path)),
         AFTER,
+        OWN + USES.format(kinds=[None]),
     ]
     cells = [nbformat.v4.new_code_cell(source) for source in sources]
     client = NotebookClient(
@@ -79,7 +131,7 @@ def test_cells_of_a_notebook_launch_fail_and_are_interrupted(
         family = {child.pid for child in kernel.children(recursive=True)}
     assert living(family | noted(tmp_path)) == set()
 
-    setup, two, fails, hangs, after = (cell.outputs for cell in cells)
+    setup, two, fails, hangs, after, uses = (cell.outputs for cell in cells)
     assert setup == []
     assert [output.get("text") for output in two] == ["[rank 0] scaling\n[rank 1] scaling\n", None]
     assert two[-1].data["text/plain"] == "[0, 5]"
@@ -99,3 +151,13 @@ def test_cells_of_a_notebook_launch_fail_and_are_interrupted(
     )
     assert len(shown.splitlines()) <= 15
     assert after[-1].text == "['python', 'python']\n", "the fork server and its tracker alone"
+    assert "".join(output.get("text", "") for output in uses) == USED.format([42]), uses
+
+
+def test_what_a_script_defines_can_be_pickled_in_a_rank_as_under_torchrun(tmp_path: Path) -> None:
+    kinds = [None, "spawn", "forkserver"]
+    (tmp_path / "script.py").write_text(OWN + USES.format(kinds=kinds))
+    command = [sys.executable, tmp_path / "script.py"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.stdout == USED.format([42] * 3), done.stderr
+    assert not done.stderr

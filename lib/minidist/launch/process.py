@@ -19,13 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from minidist.launch.outcome import Died, Outcome
+from minidist.launch.pickling import main_lock, stand_in_for_main
 
 PRELOAD = ["minidist.launch.preload"]  # what the server imports
 
 BEGUN, REPORTED = b".", b"!"  # what a process says to its launcher
 PR_SET_CHILD_SUBREAPER = 36  # from linux/prctl.h
-
-_starting = threading.Lock()
 
 
 class ForkedProcess:
@@ -111,8 +110,15 @@ class Launcher:
 
 
 def _main(
-    connection: socket.socket, folder: Path, target: Callable[..., None], args: tuple[Any, ...]
+    main_file: str | None,
+    connection: socket.socket,
+    folder: Path,
+    target: Callable[..., None],
+    args: tuple[Any, ...],
 ) -> None:
+    stand_in_for_main(main_file)
+    # The server's method would start one more server here, which loads torch for each worker.
+    multiprocessing.set_start_method("fork" if sys.platform == "linux" else None, force=True)
     os.setsid()  # a group of its own: Ctrl-C reaches the launcher alone; helpers end with us
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # the server had it blocked
     adopt_orphans()
@@ -177,9 +183,9 @@ def _start(target: Callable[..., Any], *args: Any) -> ForkServerProcess:
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOAD)
-    process = context.Process(target=target, args=args)
-    with _starting:  # or a launch in another thread would take the stand-in for the real one
+    with main_lock:  # or a launch in another thread would take the stand-in for the real one
         main = sys.modules["__main__"]
+        process = context.Process(target=target, args=(getattr(main, "__file__", None), *args))
         sys.modules["__main__"] = types.ModuleType("__main__")
         patience = time.monotonic() + 2
         try:
