@@ -11,8 +11,11 @@ class CommunicationError(RuntimeError):
     """A message could not be sent or received: a peer is gone, or nothing came in time."""
 
 
-class MismatchError(ValueError):
-    """The ranks do not make the same call, or another rank was given bad input."""
+class MismatchError(RuntimeError):
+    """The ranks do not make the same call, or another rank was given bad input.
+
+    No ValueError: code that skips a bad batch would go on alone, and its peers would wait for it.
+    """
 
 
 class ReplicaError(RuntimeError):

@@ -93,7 +93,7 @@ def errors_at_wait() -> tuple[list[str], bool, int]:
         try:
             work.wait()
             said.append("nothing")
-        except ValueError as error:
+        except (ValueError, MismatchError) as error:
             kind = "mismatch" if isinstance(error, MismatchError) else "own"
             said.append(f"{kind} {error}")
     third.wait()

@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 import time
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -308,6 +309,16 @@ def test_ranks_in_the_same_place_are_named_together_and_the_odd_one_first() -> N
         if "rank 1" in (said := str(caught.value)):
             break
     assert said.index("rank 0:\n") < said.index("time.sleep(1000)") < said.index("rank 1:\n")
+
+
+def test_code_that_skips_a_bad_batch_does_not_skip_a_disagreement() -> None:
+    def skips() -> None:
+        for width in (3, 3 + dist.get_rank(), 3):
+            with suppress(ValueError):
+                minidist.all_reduce(torch.ones(width))
+
+    with pytest.raises(RankError, match=r"^ranks 0, 1 raised .*MismatchError: .* tensor's shape"):
+        launch(skips, 2)
 
 
 def test_a_long_message_is_cut_and_its_rest_is_in_the_details() -> None:

@@ -161,8 +161,6 @@ def collective(
                 raise type(problem)(f"{where}: {problem}") from problem
             try:
                 next(phases, None)
-            except MismatchError:  # raised by `match`, or at a first barrier in shared memory
-                raise
             except ValueError as error:  # found by all ranks together: they share no memory
                 raise ValueError(f"{where}: {error}") from error
 

@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_leaves
 from minidist.comm.agreement import agree_on
 from minidist.comm.comm import Comm, check_comm
 from minidist.comm.ours import Ours
+from minidist.errors import MismatchError
 from minidist.parallel.autograd.backward import on_entry, tensors
 from minidist.parallel.checks import check_module, check_tensors
 from minidist.parallel.fsdp.param_group import own_modules, own_parameters
@@ -99,7 +100,7 @@ def agree_on_wrapping(
             for start in range(0, max(1, len(every)), AT_ONCE):
                 some = dict(every[start : start + AT_ONCE])
                 agree_on(comm, "fully_shard", some, failure, check=True)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, MismatchError) as error:
             failure = error if failure is problem else failure
     if failure:
         raise failure
