@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from minidist import full_state_dict, launch
+from minidist.train import checkpoint
 from minidist.train.__main__ import stopped_by_signals
 from minidist.train.loop import Training
 from minidist.train.options import LOG, Options, TrainError
@@ -285,6 +286,44 @@ def test_bytes_that_a_disk_does_not_keep_are_noticed_before_the_checkpoint_has_i
     assert said.endswith("'; step-2 is still there")
     assert "rank-0.bin ends within '" in said
     assert named(tmp_path) == ["step-1", "step-2"]
+
+
+def test_folders_that_hosts_do_not_share_end_the_run_at_its_first_save(tmp_path: Path) -> None:
+    def run() -> str:
+        checkpoint.PATIENCE = 0.2
+        (folder := tmp_path / f"host-{dist.get_rank() % 2}").mkdir(exist_ok=True)
+        with pytest.raises(TrainError) as caught:
+            records(replace(RUN, strategy="ddp", checkpoint=folder))
+        return str(caught.value)
+
+    for rank, said in enumerate(launch(run, 4)):
+        start = f"cannot write {tmp_path / f'host-{rank % 2}' / 'step-2'}: rank 0: the files of "
+        why = "ranks 1, 3 cannot be seen; --checkpoint must be a folder that all hosts share"
+        assert said == f"{start}{why}; there is none yet"
+    assert not list(tmp_path.glob("*/*"))
+
+
+def test_ranks_with_other_flags_are_named_before_they_train(tmp_path: Path) -> None:
+    """Else they would train on other rows, wait for each other, or raise one by one."""
+    changes = {"strategy": "zero1", "batch": 24, "steps": 3, "lr": 0.5, "checkpoint": tmp_path}
+
+    def run() -> list[str]:
+        said, odd = list[str](), dist.get_rank() == 1
+        for name, other in changes.items():
+            mine: dict[str, Any] = {name: other} if odd else {}
+            said.append(refused(replace(RUN, **mine)))
+        return said
+
+    first, second = launch(run, 2)
+    start = "expected the same on all ranks, got"
+    assert first == second
+    assert first == [
+        f"--strategy: {start} ddp on rank 0, zero1 on rank 1",
+        f"--batch: {start} 12 on rank 0, 24 on rank 1",
+        f"--steps: {start} 4 on rank 0, 3 on rank 1",
+        f"--lr: {start} 0.001 on rank 0, 0.5 on rank 1",
+        f"--checkpoint: {start} none on rank 0, a folder on rank 1",
+    ]
 
 
 def test_only_what_a_killed_run_left_is_deleted(tmp_path: Path) -> None:

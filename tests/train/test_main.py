@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -20,6 +21,8 @@ from minidist import launch
 from minidist.plots.training import training as draw
 from minidist.train import __main__ as command
 from minidist.train.__main__ import main
+from minidist.train.options import TrainError
+from minidist.train.report import Report
 from tests.support.processes import wait_until
 
 FLAGS = "--width=16 --layers=2 --heads=2 --context=8 --batch=12 --clip=0.2"
@@ -178,11 +181,28 @@ def test_a_second_run_is_refused_and_a_signal_to_a_rank_ends_the_first_with_a_ch
         _, stderr = first.communicate(timeout=600)
     finally:
         first.kill()
-    assert first.returncode == 0
+    assert first.returncode == 1, "torchrun's of a rank that fails: no operator calls the job done"
+    assert "exitcode  : 143" in stderr
     *_, line = log.read_text().splitlines()
     step = json.loads(line)["step"]
     assert f"minidist.train: stopped by a signal after step {step}, which is saved\n" in stderr
     assert [path.name for path in folder.iterdir()] == [f"step-{step + 1}"]
+
+
+def test_a_full_disk_under_the_log_or_the_plot_ends_no_run(tmp_path: Path) -> None:
+    def run(flag: str) -> str:
+        report = Report(first=0, **{"log": None, "plot": None, flag: tmp_path / f"{flag}.svg"})
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1, resource.RLIM_INFINITY))
+        for step in range(2):
+            report.add({"step": step, "loss": 4.0})
+        with pytest.raises(TrainError) as caught:
+            report.close()
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+        return str(caught.value)
+
+    for flag in ("log", "plot"):
+        said = f"rank 0: cannot write the {flag}: [Errno 27] File too large"
+        assert launch(run, 2, flag) == [said] * 2
 
 
 def test_a_port_in_use() -> None:

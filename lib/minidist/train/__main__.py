@@ -6,7 +6,7 @@ Without torchrun it is one process. With the same seed all strategies have the s
 number of ranks, but for rounding.
 
 With --checkpoint, SIGTERM or SIGUSR1 to torchrun or to any rank ends the run after the step under
-way, with a checkpoint and exit status 0, and the same command goes on from there. torchrun kills
+way, with a checkpoint and exit status 143, and the same command goes on from there. torchrun kills
 its ranks 30 s after a SIGTERM; it passes on SIGUSR1 if TORCHELASTIC_SIGNALS_TO_HANDLE names it.
 """
 
@@ -32,6 +32,10 @@ from minidist.train.loop import Training
 from minidist.train.options import LOG, Options, TrainError, check, path
 from minidist.train.rendezvous import meet
 from minidist.train.report import Report
+
+# With 0 the other hosts' torchruns would wait 300 s for that of the host that is drained, and then
+# call the job done. Kubernetes and Slurm know 128 + SIGTERM as a job to be started again.
+STOPPED = 128 + signal.SIGTERM
 
 
 def parser() -> argparse.ArgumentParser:
@@ -105,7 +109,8 @@ def stopped_by_signals(training: Training) -> Iterator[None]:
         signal.signal(each, handler)
 
 
-def run(options: Options, args: argparse.Namespace) -> None:
+def run(options: Options, args: argparse.Namespace) -> bool:
+    """Make the run; return True if a signal ended it early."""
     with process_group(args.timeout):
         training = Training(options)
         first, says = training.first, dist.get_rank() == 0
@@ -124,10 +129,11 @@ def run(options: Options, args: argparse.Namespace) -> None:
             for record in bar:
                 report.add(record)
                 bar.set_postfix(loss=f"{record['loss']:.3f}", refresh=False)
-        if training.stopping and report.records:
-            LOG.info(f"stopped by a signal after step {report.records[-1]['step']}, which is saved")
-        report.close()
+            if (stopped := training.done < options.steps) and says:
+                LOG.info(f"stopped by a signal after step {training.done - 1}, which is saved")
+            report.close()  # of the others none leaves before, or torchrun would end them all
         del training, bar  # PyTorch's DDP must not outlive the group, or Gloo can deadlock at exit
+    return stopped
 
 
 def count_of(name: str) -> int:
@@ -148,7 +154,8 @@ def main() -> None:
             expected = f"from 0 to {LONGEST:g} seconds"
             raise TrainError(f"--timeout: expected {expected}, got {args.timeout}")
         check(options, count_of("WORLD_SIZE") if "RANK" in os.environ else 1)  # before any waits
-        run(options, args)
+        if run(options, args):
+            sys.exit(STOPPED)
     except TrainError as error:
         sys.exit(f"minidist.train: {error}")
 

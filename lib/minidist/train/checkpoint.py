@@ -10,6 +10,7 @@ before stays until then, and is renamed again before it is deleted.
 
 import re
 import shutil
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -19,6 +20,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from minidist.errors import name_ranks
 from minidist.train import storage
 from minidist.train.lock import Lock
 from minidist.train.options import LOG, MODEL, NUMBERS, Options, TrainError, raise_on_all
@@ -27,6 +29,7 @@ from minidist.train.strategies import Part, Wrapped
 
 MOMENTS = ("exp_avg", "exp_avg_sq")  # what AdamW keeps, besides its number of steps, which is ours
 UNFINISHED, KEPT = ".unfinished", 2
+PATIENCE = 10.0  # seconds until what one host has written is seen on another
 
 
 class Checkpoints:
@@ -143,6 +146,7 @@ class Checkpoints:
             mine.extend(storage.write_pieces(aside / f"rank-{dist.get_rank()}.bin", pieces.items()))
 
         def finish() -> None:
+            see_all(aside, len(everyones))
             storage.write_index(aside, (made, [each for some in everyones for each in some]))
             storage.sync(aside)
             aside.rename(where)
@@ -169,6 +173,16 @@ def problem_of(action: Callable[[], None]) -> str:
     except (OSError, ValueError, DamagedError, TrainError) as error:
         return str(error)
     return ""
+
+
+def see_all(folder: Path, ranks: int) -> None:
+    """Return when each rank's file is there; TrainError if one does not come."""
+    deadline = time.monotonic() + PATIENCE
+    while unseen := [rank for rank in range(ranks) if not (folder / f"rank-{rank}.bin").exists()]:
+        if time.monotonic() > deadline:
+            whose = f"the files of {name_ranks(unseen)} cannot be seen"
+            raise TrainError(f"{whose}; --checkpoint must be a folder that all hosts share")
+        time.sleep(0.1)
 
 
 def finished(folder: Path) -> list[int]:

@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 
 from minidist.launch.device import device
 from minidist.train.gpt import GPT
-from minidist.train.options import Options, TrainError, check
+from minidist.train.options import Options, TrainError, check, compare
 from minidist.train.strategies import WRAP
 from minidist.train.text import characters, rows_of, seed_of, text
 
@@ -41,12 +41,13 @@ class Training:
     def __init__(self, options: Options) -> None:
         self.options, self.device = options, device()
         self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
+        compare(options)
         check(options, self.ranks)
         self.ids, alphabet = characters(text())
         torch.manual_seed(options.seed)
         net = GPT(len(alphabet), options.width, options.layers, options.heads, options.context)
         self.wrapped = WRAP[options.strategy](net.to(self.device), options, self.device)
-        self.first = 0  # the step with which this run begins
+        self.first = self.done = 0  # the step with which this run begins; steps that are made
         self.stopping = False  # set on any rank, it ends the run after the step under way
         self.checkpoints = None
         if options.checkpoint:
@@ -54,7 +55,7 @@ class Training:
 
             self.checkpoints = Checkpoints(options)
             self.checkpoints.load(self.wrapped)
-            self.first = self.checkpoints.newest
+            self.first = self.done = self.checkpoints.newest
 
     def __iter__(self) -> Iterator[Record]:
         try:
@@ -86,10 +87,10 @@ class Training:
                 "bytes_sent": int(max(sents)) if self.wrapped.comms or self.ranks == 1 else None,
                 "peak_memory": int(max(peaks)) or None,
             }
-            done, last = step + 1, any(stops) or step + 1 == options.steps
-            self.stopping |= any(stops)  # not `=`: it may have been set since
-            if self.checkpoints and (last or done % options.every == 0):
-                self.checkpoints.save(done, self.wrapped)
+            self.done = step + 1
+            last = any(stops) or self.done == options.steps
+            if self.checkpoints and (last or self.done % options.every == 0):
+                self.checkpoints.save(self.done, self.wrapped)
             if last:
                 break
         if self.checkpoints:

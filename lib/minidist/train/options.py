@@ -3,7 +3,7 @@
 import logging
 import math
 from argparse import ArgumentTypeError
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +91,20 @@ def check(options: Options, ranks: int) -> None:
             f"--batch: expected a multiple of {parts} ({ranks} ranks × {options.accumulate} "
             f"backward passes), got {options.batch}"
         )
+
+
+def compare(options: Options) -> None:
+    """Raise TrainError on all ranks unless all have the same flags; a folder may have two names."""
+    mine = asdict(options) | {"checkpoint": "a folder" if options.checkpoint else "none"}
+    everyones: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everyones, {name: str(value) for name, value in mine.items()})
+    for rank, theirs in enumerate(everyones):
+        for name, value in theirs.items():
+            if value != (first := everyones[0][name]):
+                raise TrainError(
+                    f"--{name}: expected the same on all ranks, got {first} on rank 0, "
+                    f"{value} on rank {rank}"
+                )
 
 
 def raise_on_all(problem: str, group: dist.ProcessGroup | None = None) -> None:

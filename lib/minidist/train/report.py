@@ -1,13 +1,14 @@
 """Rank 0's report of a run: the log, the plot, and a last line."""
 
 import json
+from contextlib import suppress
 from io import TextIOWrapper
 from pathlib import Path
 
 import torch.distributed as dist
 
 from minidist.train.loop import Record
-from minidist.train.options import TrainError, raise_on_all
+from minidist.train.options import LOG, raise_on_all
 
 PICTURES = (".png", ".pdf", ".svg")
 
@@ -21,11 +22,13 @@ class Report:
         plot: a picture of the run, by its ending a PNG, PDF or SVG.
         first: the step at which the run begins.
 
-    Raises TrainError on all ranks if a file cannot be written.
+    Raises TrainError on all ranks if a file cannot be written: now, or, when the run has trained
+    and saved to its end, from `close`.
     """
 
     def __init__(self, log: Path | None, plot: Path | None, first: int) -> None:
         self.plot, self.records, problem = plot, list[Record](), ""
+        self._problem = ""  # that came up since
         self._file: TextIOWrapper | None = None
         if dist.get_rank() == 0:
             try:
@@ -48,26 +51,33 @@ class Report:
     def add(self, record: Record) -> None:
         if dist.get_rank() == 0:
             self.records.append(record)
-        if self._file:
+        if self._file and not self._problem:
             try:
                 self._file.write(json.dumps(record) + "\n")
             except OSError as error:
-                raise TrainError(f"cannot write the log: {error}") from error
+                self._problem = f"cannot write the log: {error}"
+                LOG.warning(f"{self._problem}; training goes on without it")
 
     def close(self) -> None:
         """Draw the plot, and say how the run went."""
         if self._file:
-            self._file.close()
-        if dist.get_rank() or not self.records:
-            return
-        if self.plot:
-            from minidist.plots.training import training  # slow to import
+            with suppress(OSError):  # which has been told
+                self._file.close()
+        if dist.get_rank() == 0 and self.records:
+            if self.plot:
+                self._draw(self.plot)
+            start, end = self.records[0], self.records[-1]
+            loss = f"loss {start['loss']:.3f} at step {start['step']}"
+            print(f"{loss}, {end['loss']:.3f} at {end['step']}")
+        raise_on_all(self._problem)
 
-            training(self.records).savefig(self.plot)
-        start, end = self.records[0], self.records[-1]
-        print(
-            f"loss {start['loss']:.3f} at step {start['step']}, {end['loss']:.3f} at {end['step']}"
-        )
+    def _draw(self, plot: Path) -> None:
+        from minidist.plots.training import training  # slow to import
+
+        try:
+            training(self.records).savefig(plot)
+        except OSError as error:
+            self._problem = f"cannot write the plot: {error}"
 
 
 def earlier(log: Path, first: int) -> tuple[list[Record], bytes]:
