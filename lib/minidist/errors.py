@@ -35,7 +35,15 @@ class ReplicaError(RuntimeError):
 
 
 def name_ranks(ranks: Sequence[int]) -> str:
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+    """Ranks in words; of more than eight, those in a row by the first and the last of them."""
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if len(ranks) > 8 and runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    names = [f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs]
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(names)}"
 
 
 def _without_calls(error: BaseException) -> list[str]:

@@ -78,8 +78,8 @@ EXPECTED: dict[str, tuple[Check, Check | None, Callable[..., bool]]] = {
         each(r"in pieces of \[8\] texts", r"in pieces of \[7, 1\] texts"),
     ),
     "A rank hangs": (
-        says(HANGS + r"rank 1 never came to all_reduce #2: it is in next_batch at dying.py:\d+$"),
-        says(HANGS + r"rank 1 never came to minidist.all_reduce #2: it is in next_batch at "),
+        says(HANGS + r"rank 1 has not come to all_reduce #2: it is in next_batch at dying.py:\d+$"),
+        says(HANGS + r"rank 1 has not come to minidist.all_reduce #2: it is in next_batch at "),
         says("rank 1 raised TimeoutError: no batch within 0.5 s"),
     ),
     "Collectives in another order": (

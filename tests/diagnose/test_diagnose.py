@@ -84,10 +84,10 @@ def test_a_rank_that_never_comes_is_named_with_the_place_where_it_is(tmp_path: P
     number = first.calls[-1].number
     said, table, stacks = text.split("\n\n")
     asks = load_data.__code__.co_firstlineno + 1  # and sleeps in the line after it
-    assert said in [
-        f"rank 1 never came to all_reduce #{number}: it is in load_data at test_diagnose.py:{line}"
-        for line in (asks, asks + 1)
-    ]
+    where = rf"it is in load_data at test_diagnose.py:({asks}|{asks + 1})"
+    assert re.fullmatch(
+        rf"rank 1 has not come to all_reduce #{number} for \d+\.\d s: {where}", said
+    )
     assert table.splitlines()[-1].split()[-3:] == ["entered", "-", "entered"]
     assert stacks.startswith("rank 1:\n")
     assert "ranks 0, 2:\n" in stacks
@@ -242,7 +242,7 @@ CASES = {
     "rank 2 never came to all_reduce #4: it has returned, after all_reduce #3": [
         rank(0, DONE, IN), rank(1, DONE, IN), rank(2, DONE, state="returned"),
     ],
-    "ranks 0, 1 never came to all_reduce #4: rank 0 is in place_of_0 at train.py:31": [
+    "ranks 0, 1 have not come to all_reduce #4: rank 0 is in place_of_0 at train.py:31": [
         rank(0, DONE), rank(1, DONE), rank(2, DONE, IN),
     ],
     "rank 2 never came to all_reduce #4: it has recorded nothing": [
@@ -256,7 +256,7 @@ CASES = {
         rank(0, IN), rank(1, "all: barrier 4 entered"), rank(2, "all: reduce 4 entered"),
     ],
     # Rank 2 waits for rank 0, which waits for rank 1 in their own group.
-    "rank 1 never came to broadcast #1: it is in place_of_1": [
+    "rank 1 has not come to broadcast #1: it is in place_of_1": [
         rank(0, DONE, "row: broadcast 1 entered"), rank(1, DONE), rank(2, DONE, IN),
     ],
     "at broadcast #1, rank 2 is with root 2, the others with root 0": [
@@ -282,7 +282,7 @@ CASES = {
         rank(2, DONE, "other: barrier 1 entered"),
     ],
     # Rank 0 has gone on in one group; rank 2 alone waits for nobody.
-    "rank 2 never came to all_reduce #4: it is in place_of_2": [
+    "rank 2 has not come to all_reduce #4: it is in place_of_2": [
         rank(0, DONE, IN), rank(1, DONE, IN, "row: barrier 1 entered"), rank(2, DONE),
     ],
     "all ranks have come to all_reduce #4, and it is not done": [
@@ -309,6 +309,11 @@ CASES = {
         rank(0, DONE, "all: all_reduce 4 failed", state="echoed"), rank(1, DONE, IN, state="gone"),
         rank(2, DONE, "all: all_reduce 4 failed", state="echoed"),
     ],
+    # A rank had no more batches, or swallowed an error, and left; the others' messages failed.
+    "rank 2 never came to all_reduce #4: it has returned, after": [
+        rank(0, DONE, "all: all_reduce 4 failed", state="echoed", error="Broken"),
+        rank(1, DONE, IN, state="ended"), rank(2, DONE, state="returned"),
+    ],
     # The launcher killed all of them when they had hung for too long.
     "rank 1 never came to all_reduce #4: it is gone": [
         rank(0, DONE, IN, state="gone"), rank(1, DONE, state="gone"),
@@ -329,7 +334,7 @@ CAME = [rank(r, DONE, IN) for r in range(3)]
 ON = [rank(r, DONE, "all: all_reduce 4 left") for r in range(3)]
 LATE = [rank(0, DONE, IN), rank(1, DONE), rank(2, DONE, IN)]
 GONE = [rank(0, DONE, IN), rank(1, DONE, IN), rank(2, DONE, state="returned")]
-NEVER = "rank 1 never came to all_reduce #4"
+NEVER = "rank 1 has not come to all_reduce #4 for "
 IN_CIRCLE = CASES[next(said for said in CASES if said.startswith("ranks 0, 1 wait"))]
 
 
@@ -345,20 +350,31 @@ def test_a_rank_is_blamed_only_if_it_stands_still(monkeypatch: pytest.MonkeyPatc
         ([CAME], "all ranks have come to all_reduce #4, and it is not done", 1.0),
         ([IN_CIRCLE, IN_CIRCLE, CAME], "not yet: rank 1", 0.4),
         ([GONE], "rank 2 never", 0),
-        ([[rank(0, IN), rank(1)]], "ranks 1, 2 never came to all_reduce #4", 1.0),
-        ([[rank(0, DONE, DONE, IN, times=(0, 300, 302)), rank(1)]], "ranks 1, 2 never came", 4.0),
-        ([[rank(0, DONE, IN, times=(0, 300)), rank(1)]], "ranks 1, 2 never came", 1.0),
-        ([[rank(0, DONE, DONE, IN, times=(0, 300, 600)), rank(1)]], "ranks 1, 2 never came", 20.0),
+        ([[rank(0, IN), rank(1)]], "ranks 1, 2 have not come to all_reduce #4 for 10.0 s", 1.0),
+        ([[rank(0, DONE, DONE, IN, times=(0, 300, 302)), rank(1)]], "ranks 1, 2 have", 4.0),
+        ([[rank(0, DONE, IN, times=(0, 300)), rank(1)]], "ranks 1, 2 have", 1.0),
+        ([[rank(0, DONE, DONE, IN, times=(0, 300, 600)), rank(1)]], "ranks 1, 2 have", 20.0),
     ):
         clock, left = [0.0], iter(looks)
         monkeypatch.setattr(verdict, "read", lambda _, left=left, last=looks[-1]: next(left, last))
         fake = SimpleNamespace(
+            time=lambda: 10.0,
             monotonic=lambda clock=clock: clock[-1],
             sleep=lambda more, clock=clock: clock.append(clock[-1] + more),
         )
         monkeypatch.setattr(verdict, "time", fake)
         assert report("folder").startswith(said)
         assert clock[-1] == pytest.approx(seconds, abs=0.21), said
+
+
+def test_of_many_ranks_the_one_that_has_not_come_is_named_and_the_others_share_a_column() -> None:
+    members = list(range(256))
+    calls = [RecordedCall("entered", 1, "barrier", "", "all", 0, 0.0, members)]
+    ranks = [Rank(r, 0, "running", "", 0.0, [] if r == 41 else calls, []) for r in members]
+    assert sentence(ranks).startswith("rank 41 has not come to barrier #1: it is alive before any")
+    heads, states = verdict._table(ranks)
+    assert heads.split("  ")[-2:] == ["ranks 0-40, 42-255", "rank 41"]
+    assert states.split() == ["barrier", "#1", "entered", "-"]
 
 
 # ---- the files ----
@@ -409,7 +425,7 @@ def enter(
         recorder = Recorder(tmp_path / "0.calls", 0, 1)
 
         def call(name: str = "barrier", *tensors: Any, ranks: int = 2) -> Any:
-            group: Any = SimpleNamespace(group_name="all", ranks=ranks)
+            group: Any = SimpleNamespace(group_name=f"of {ranks}", ranks=ranks)
             return recorder.enter(name, group, tensors, "")
 
         yield recorder, call
@@ -452,7 +468,7 @@ def test_many_members_a_long_error_and_a_gpu_s_tensor_are_noted(
     [found] = read(tmp_path)
     assert [call.state for call in found.calls] == ["queued", "failed", "left"]
     assert found.calls[0].tensor == "int8 (2,)"
-    assert [len(call.members) for call in found.calls] == [2, 2, 0]
+    assert [len(call.members) for call in found.calls] == [2, 2, 3000]
     assert (found.state, len(found.error)) == ("raised", 100)
 
 

@@ -78,7 +78,7 @@ def test_the_diagnosis_is_the_library_s() -> None:
     )
     assert "it is not done" in straggler.diagnosis(dead, straggler.COMPUTE)
     came = straggler.diagnosis(slow, straggler.COMPUTE)
-    assert came == "rank 2 never came to all_reduce #1: it is in train_step at train.py:21"
+    assert came == "rank 2 has not come to all_reduce #1: it is in train_step at train.py:21"
     assert "it is not done" in straggler.diagnosis(slow, straggler.SLOWER * straggler.COMPUTE)
     for ranks in (slow, fine):
         assert straggler.diagnosis(ranks, straggler.MOST).startswith("no rank waits")
@@ -230,7 +230,7 @@ def test_slow_or_kill_a_rank_by_keys_and_see_who_waits(desk: Page) -> None:
         time.press("ArrowRight")
     expect(time).to_have_attribute("aria-valuetext", "70 ms")
     assert "rank 4 computes" in said(desk, "straggler")
-    assert "“rank 4 never came to all_reduce #1: it is in train_step" in said(desk, "straggler")
+    assert "“rank 4 has not come to all_reduce #1: it is in train_step" in said(desk, "straggler")
     assert "rank 0 waits for rank 5; rank 1 waits for rank 0" in said(desk, "straggler")
     time.press("ArrowLeft")
     time.press("ArrowLeft")

@@ -2,6 +2,7 @@
 
 A rank's file is memory-mapped, so it can be read while the rank hangs and after a SIGKILL. It has
 lines of one length: a state, then JSON. The first line is about the rank, the others are a ring.
+Of each group the members stand in a file beside it: they may be thousands, too many for a line.
 
 [Note: torch's own calls] Every collective of torch.distributed, called from Python or from C++ as
 in DDP's reducer, is an operator of the library "c10d" and goes through PyTorch's dispatcher. While
@@ -99,6 +100,8 @@ class Recorder:
         with (aside := path.with_suffix(".new")).open("w+b") as file:
             file.truncate(LINE * (1 + KEPT))
             self._memory = mmap.mmap(file.fileno(), 0)
+        self._groups = path.with_suffix(".groups")
+        self._groups.write_text("")
         self._lock = threading.Lock()
         self._calls = 0
         self._numbers: Counter[str] = Counter()  # group → its calls
@@ -120,8 +123,12 @@ class Recorder:
         barrier = name == "barrier" and "nccl" in str(dist.get_backend_config(group))
         on_gpu = barrier or any(tensor.is_cuda for tensor in tensors)
         line: dict[str, Any] = {"name": name, "tensor": about, "how": how, "time": time.time()}
-        line |= {"group": group.group_name, "members": dist.get_process_group_ranks(group)}
+        line |= {"group": group.group_name}
         with self._lock:
+            if group.group_name not in self._numbers:
+                members = json.dumps([group.group_name, dist.get_process_group_ranks(group)])
+                with self._groups.open("a") as file:
+                    file.write(members + "\n")
             self._numbers[group.group_name] += 1
             self._calls = call = self._calls + 1
             line |= {"number": self._numbers[group.group_name], "order": call}
@@ -134,11 +141,8 @@ class Recorder:
         return leave
 
     def _write(self, place: int, state: str, line: dict[str, Any]) -> None:
-        text = json.dumps(line)
-        if len(text) > LINE - STATE - 1:  # so many members: those that have come must do
-            text = json.dumps(line | {"members": []})
         self._state(place, "")
-        start, content = place * LINE, f"{text:<{LINE - STATE - 1}}\n"
+        start, content = place * LINE, f"{json.dumps(line):<{LINE - STATE - 1}}\n"
         self._memory[start + STATE : start + LINE] = content.encode()
         self._state(place, state)
 

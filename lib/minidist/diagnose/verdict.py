@@ -17,7 +17,7 @@ from minidist.errors import name_ranks
 from minidist.launch.outcome import Frame
 from minidist.launch.report import ask_for_stacks, own_calls, read_stack, read_text, where
 
-LONGEST = 8  # calls in the table
+LONGEST, COLUMNS = 8, 8  # calls in the table; ranks that have a column each
 WAITS = ("entered", "queued")  # states of a call; others are left and failed
 Row = dict[int, "RecordedCall"]  # rank → its call of this number
 Verdict = tuple[str, list[int]]  # a sentence, and running ranks: it is wrong if one goes on
@@ -108,7 +108,10 @@ def _read(file: Path, patience: float) -> tuple[int, Rank]:
                 ask_for_stacks({head["pid"]: stack}, STACK_SIGNAL, patience)
             else:
                 state, stack = ("ended" if read_text(last) else "gone"), last
-        calls = [RecordedCall(state, **line) for state, line in lines]
+        groups = dict(map(json.loads, read_text(file.with_suffix(".groups")).splitlines()))
+        calls = [
+            RecordedCall(state, members=groups[line["group"]], **line) for state, line in lines
+        ]
         calls.sort(key=lambda call: call.order)
         frames = read_stack(read_text(stack).rpartition("(most recent call first):")[2])
         who = head["rank"], head["pid"], state, head["error"], head["time"]
@@ -148,14 +151,15 @@ def sentence(ranks: Sequence[Rank]) -> str:
     return _verdict(ranks)[0]
 
 
-def _verdict(ranks: Sequence[Rank]) -> Verdict:
+def _verdict(ranks: Sequence[Rank], now: float | None = None) -> Verdict:
+    """The sentence, with how long others have waited until `now`; and who may still go on."""
     rows, dead = _rows(ranks), _dead(ranks)
     blamed = f"rank {dead[0].rank} {dead[0].now}" if dead else ""
     if found := next(filter(None, map(_difference, rows.values())), None):
         return found, []
-    if dead and not dead[0].waits:
+    if dead and dead[0].state != "echoed" and not dead[0].waits:
         return blamed, []
-    if absent := _absent({each.rank: each for each in ranks}, rows):
+    if absent := _absent({each.rank: each for each in ranks}, rows, now):
         return absent
     if waiting := [each for each in ranks if each.state == "running" and each.waits and not dead]:
         call = waiting[0].calls[-1].numbered
@@ -215,15 +219,20 @@ def _dead(ranks: Sequence[Rank]) -> list[Rank]:
     )
 
 
-def _absent(ranks: dict[int, Rank], rows: dict[tuple[str, int], Row]) -> Verdict | None:
-    """Ranks that never came to a call where others wait, and wait nowhere else; or a circle."""
+def _absent(
+    ranks: dict[int, Rank], rows: dict[tuple[str, int], Row], now: float | None
+) -> Verdict | None:
+    """Ranks that are missing in a call where others wait, and wait nowhere else; or a circle.
+
+    A rank whose call has failed only because another one was gone has waited there.
+    """
     found, waits = [], dict[int, tuple[RecordedCall, list[int]]]()  # rank → call, who is missing
     for (group, number), row in rows.items():
         call = min(row.values(), key=lambda call: call.time)
         missing = [rank for rank in call.members if rank not in row]
         calls = [call for rank in missing if rank in ranks for call in ranks[rank].calls]
         behind = all(c.number < number for c in calls if c.group == group)  # or it is forgotten
-        waiting = {rank: own for rank, own in row.items() if own.state in WAITS}
+        waiting = {rank: own for rank, own in row.items() if _waited(ranks[rank], own)}
         if missing and behind and waiting:
             found.append((call, missing))
             waits = {rank: (own, missing) for rank, own in waiting.items()} | waits
@@ -233,10 +242,18 @@ def _absent(ranks: dict[int, Rank], rows: dict[tuple[str, int], Row]) -> Verdict
     who = [rank for rank in missing if rank not in waits]
     if not who:
         return _circle(ranks, waits)
-    now = ranks[who[0]].now if who[0] in ranks else "has recorded nothing"
+    place = ranks[who[0]].now if who[0] in ranks else "has recorded nothing"
     subject = "it" if len(who) == 1 else f"rank {who[0]}"
     still = [rank for rank in who if rank not in ranks or ranks[rank].state == "running"]
-    return f"{name_ranks(who)} never came to {call.numbered}: {subject} {now}", still
+    came, since = "never came", ""
+    if who[0] in still and who[0] in ranks:  # it may be in a long save, and come yet
+        came = "has not come" if len(who) == 1 else "have not come"
+        since = f" for {now - call.time:.1f} s" if now else ""
+    return f"{name_ranks(who)} {came} to {call.numbered}{since}: {subject} {place}", still
+
+
+def _waited(rank: Rank, call: RecordedCall) -> bool:
+    return call.state in WAITS or (call.state == "failed" and rank.state == "echoed")
 
 
 def _circle(ranks: dict[int, Rank], waits: dict[int, tuple[RecordedCall, list[int]]]) -> Verdict:
@@ -258,7 +275,8 @@ def report(folder: str | os.PathLike[str], patience: float | None = None) -> str
     `patience` seconds; None: twice the longest time but one between two calls, from 1 to 20 s.
     """
     ranks = read(folder)
-    first, (text, still) = {each.rank: each.calls for each in ranks}, _verdict(ranks)
+    first = {each.rank: each.calls for each in ranks}
+    text, still = _verdict(ranks, time.time())
     apart = [sorted(b.time - a.time for a, b in pairwise(each.calls)) for each in ranks]
     usual = max((times[-2] for times in apart if len(times) > 1), default=0.0)
     wait = min(max(1.0, 2 * usual), 20.0) if patience is None else patience
@@ -269,7 +287,7 @@ def report(folder: str | os.PathLike[str], patience: float | None = None) -> str
         calls = {each.rank: each.calls for each in ranks}
         moved = [rank for rank in still if calls.get(rank) != first.get(rank)]
         not_yet = f"not yet: {name_ranks(moved)} went on while diagnose watched"
-        text, still = (not_yet, []) if moved else _verdict(ranks)
+        text, still = (not_yet, []) if moved else _verdict(ranks, time.time())
     stacks = {each.rank: each.stack for each in ranks if each.stack}
     lines = [text, "", *_table(ranks), ""]
     lines += [f"rank {each.rank} {each.now}" for each in ranks if each.rank not in stacks]
@@ -277,11 +295,17 @@ def report(folder: str | os.PathLike[str], patience: float | None = None) -> str
 
 
 def _table(ranks: Sequence[Rank]) -> Iterator[str]:
-    cells = [["", *(f"rank {each.rank}" for each in ranks)]]
-    for row in list(_rows(ranks).values())[-LONGEST:]:
-        cells.append([most := [*_sides(row, "full")][-1]])
-        for call in (row.get(each.rank) for each in ranks):
-            cells[-1].append(call.state + f" {call.full}" * (call.full != most) if call else "-")
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    for line in cells:
+    rows = list(_rows(ranks).values())[-LONGEST:]
+    most = [[*_sides(row, "full")][-1] for row in rows]
+    columns: dict[tuple[Any, ...], list[int]] = {}
+    for each in ranks:
+        alike = None if len(ranks) > COLUMNS else each.rank  # many that are alike share a column
+        cells = [
+            call.state + f" {call.full}" * (call.full != usual) if call else "-"
+            for call, usual in zip((row.get(each.rank) for row in rows), most, strict=True)
+        ]
+        columns.setdefault((alike, *cells), []).append(each.rank)
+    table = [["", *most], *([name_ranks(who), *cells] for (_, *cells), who in columns.items())]
+    widths = [max(map(len, column)) for column in table]
+    for line in zip(*table, strict=True):
         yield "  ".join(f"{cell:<{w}}" for cell, w in zip(line, widths, strict=True)).rstrip()
