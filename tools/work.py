@@ -119,6 +119,8 @@ def fill() -> list[str]:
     texts = {"__init__": '"""What I write."""\n' + front[front.index("\nfrom __future__") :]}
     for name in LESSON:
         texts[name] = stub((ROOT / "lib" / "from_scratch" / f"{name}.py").read_text())
+    refusals = ROOT / "lib" / "from_scratch" / "refusals.py"
+    texts["refusals"] = refusals.read_text()  # they stand around what is to be written
     for name, room in {"checks": "project", "capstone": "chapters/capstone"}.items():
         texts[name] = (ROOT / "lib" / "course" / room / "stub.py").read_text()
     for name, text in texts.items():

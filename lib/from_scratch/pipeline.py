@@ -19,6 +19,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from from_scratch.refusals import check_batch, check_border, check_layers, labels
+
 Work = tuple[str, int, int]  # kind, stage, micro-batch
 
 
@@ -26,49 +28,55 @@ class Pipeline:
     """This rank's stages of a model; stage s is on rank s % N of the group, or of all.
 
     `border` is a tensor like those that pass from one stage to the next, the same at each border.
+    What a stage returns in a narrower dtype, as under autocast, travels in the border's.
     """
 
     def __init__(
         self, layers: nn.Sequential, stages: int, border: Tensor, group: Any = None
     ) -> None:
+        check_layers(layers, stages, border, group)
         self.rank, self.ranks = dist.get_rank(group), dist.get_world_size(group)
-        if len(layers) % stages or stages % self.ranks:
-            text = f"{len(layers)} layers, {stages} stages and {self.ranks} ranks"
-            raise ValueError(f"{text}: each has to divide the one before")
+        self.last, self.border, self.group = stages - 1, border.new_empty(border.shape), group
         size = len(layers) // stages
         own = range(self.rank, stages, self.ranks)
         self.modules = {s: layers[s * size : (s + 1) * size] for s in own}
-        self.last, self.border, self.group = stages - 1, border, group
         self.held: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}  # input, output, for backward
         self.arriving: dict[Work, tuple[Tensor, Any]] = {}  # input, message that brings it
         self.leaving: list[tuple[Tensor, Any]] = []
+        self.checked: set[int] = set()  # stages of which all ranks know that they fit
 
     def parameters(self) -> list[nn.Parameter]:
-        """The parameters of this rank's stages."""
-        return [p for module in self.modules.values() for p in module.parameters()]
+        """The parameters of this rank's stages, each once."""
+        return list(nn.ModuleList(self.modules.values()).parameters())
 
     def step(self, works: Sequence[Work], x: Tensor, y: Tensor, loss_of: Callable[..., Any]) -> Any:
-        """Add a batch's gradients to `.grad`; return its mean loss, on the last stage's rank."""
-        last, micro = max(s for _, s, _ in works), 1 + max(m for _, _, m in works)
-        if last != self.last:
-            raise ValueError(f"the order is for {last + 1} stages, the model has {self.last + 1}")
-        if len(x) % micro:
-            raise ValueError(f"{len(x)} samples do not divide into {micro} micro-batches")
+        """Add a batch's gradients to `.grad`; return its mean loss, on the last stage's rank.
+
+        Each label counts equally. As in `cross_entropy`, an integer -100 is none.
+        """
+        last, micro = self.last, 1 + max(m for _, _, m in works)
+        check_batch(works, last + 1, x, y)
         xs, ys, losses = x.chunk(micro), y.chunk(micro), []
+        share = [labels(each) / labels(y) for each in ys]
         for kind, stage, m in works:
             result, to = None, stage + 1 if kind == "F" else stage - 1
             if stage in self.modules and kind == "F":
                 given = self.received(("F", stage, m)).requires_grad_() if stage else xs[m]
-                module = self.modules[stage]
-                out = module(given)
-                if stage == last:
-                    out = loss_of(out, ys[m]) / micro
+                out = self.modules[stage](given)
+                if stage == last:  # the mean over no labels would be NaN
+                    out = share[m] * loss_of(out, ys[m]) if share[m] else out[:0].sum()
                     losses.append(out.detach())
                 self.held[stage, m], result = (given, out), out.detach()
             elif stage in self.modules:
                 given, out = self.held.pop((stage, m))
-                out.backward(self.received(("B", stage, m)) if stage < last else None)
-                result = given.grad
+                gradient = self.received(("B", stage, m)) if stage < last else None
+                if out.requires_grad:  # nothing comes before it that is not frozen
+                    out.backward(gradient)
+                if stage:
+                    result = torch.zeros_like(given) if given.grad is None else given.grad
+            if kind == "F" and stage < last:
+                check_border(result, self.border, stage, stage not in self.checked, self.group)
+                self.checked.add(stage)
             if 0 <= to <= last:
                 self.carry((kind, to, m), result, stage % self.ranks, to % self.ranks)
         for _, message in self.leaving:
@@ -77,8 +85,8 @@ class Pipeline:
 
     def carry(self, work: Work, out: Any, src: int, dst: int) -> None:
         """Start to move what `work` needs from rank `src` to rank `dst`."""
-        if src == self.rank and out.shape != self.border.shape:
-            raise ValueError(f"{[*out.shape]} is no border, which is {[*self.border.shape]}")
+        if src == self.rank:
+            out = out.to(self.border.dtype).contiguous()
         self.leaving = [each for each in self.leaving if not each[1].is_completed()]
         if src == dst == self.rank:
             self.arriving[work] = out, None

@@ -15,16 +15,19 @@ from tools.work import stub
 # Each on so many ranks: what is replaced in the lesson, by what, and what the verdict says.
 WRONG = {
     "pipeline": r"""
-1 | loss_of(out, ys[m]) / micro => loss_of(out, ys[m]) | GPipe, 1 rank: the loss of batch 1 is off
+1 | share[m] * loss_of(out, ys[m]) => loss_of(out, ys[m])
+    | GPipe, 1 rank: the loss of batch 1 is off
+1 | labels(each) / labels(y) => 1 / micro
+    | GPipe, labels ignored, 1 rank: the loss of batch 1 is off
+1 | loss_of(out, ys[m]) if share[m] else out[:0].sum() => loss_of(out, ys[m])
+    | labels ignored, 1 rank: the loss of batch 1 is off by nan
 1 | loss_of(out, ys[m]) => loss_of(out, ys[0]) | GPipe, 1 rank: the loss of batch 1 is off by
 1 | torch.stack(losses).sum() => losses[-1] | the loss of batch 1 is off by
 1 | y.chunk(micro), [] => y.chunk(micro), [p.grad.zero_() for p in self.parameters() if p.grad
     is not None][:0] | GPipe, 1 rank: the vector of gradients of a rank's stages after batch 2 is
-2 | out.backward(self.received(("B", stage, m)) if stage < last else None) =>
-    out.backward(torch.ones_like(self.received(("B", stage, m))) if stage < last else None)
+2 | out.backward(gradient) => out.backward(torch.ones_like(out) if stage < last else None)
     | rank 0 of 2 GPipe, 2 ranks: the vector of gradients of a rank's stages after batch 1 is off
-2 | result = given.grad => result = given.grad / micro if stage else None
-    | gradients of a rank's .* off
+2 | else given.grad\n => else given.grad / micro\n | gradients of a rank's .* off
 2 | (given, out), out.detach() => (given, out), out.detach().half().double() | off by .*e-
 2 | self.leaving = [each => shape = torch.tensor(self.border.shape); _ = src != dst and
     (dist.send(shape, dst) if src == self.rank else dist.recv(shape, src)); self.leaving = [each
@@ -35,8 +38,8 @@ WRONG = {
 2 | range(self.rank, stages, self.ranks) =>
     range(self.rank * stages // self.ranks, (self.rank + 1) * stages // self.ranks)
     | On 2 real processes .* raised (KeyError|AttributeError): .* \(pipeline.py, line \d+, in
-2 | self.leaving = [each => dist.broadcast(self.border, src); self.leaving = [each
-    | calls torch.distributed's broadcast. Use `isend` and `irecv`
+2 | self.leaving = [each => dist.all_reduce(self.border); self.leaving = [each
+    | calls torch.distributed's all_reduce. Use `isend` and `irecv`
 2 | self.leaving = [each => __import__("minidist").broadcast(self.border); self.leaving = [each
     | calls minidist's collectives
 """,

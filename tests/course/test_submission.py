@@ -42,7 +42,8 @@ def write(folder: Path, **files: str) -> Path:
     """A reader's package of these files; beside them, the lesson as `right`."""
     package = folder / "mine"
     package.mkdir()
-    shutil.copy(LESSON / "__init__.py", package)
+    for given in ("__init__", "refusals"):
+        shutil.copy(LESSON / f"{given}.py", package)
     shutil.copy(LESSON / "ring.py", package / "right.py")
     for name, text in files.items():
         (package / f"{name}.py").write_text(text)

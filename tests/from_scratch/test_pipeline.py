@@ -15,7 +15,7 @@ from torch.distributed.pipelining import (
     ScheduleGPipe,
     ScheduleInterleaved1F1B,
 )
-from torch.nn.functional import mse_loss
+from torch.nn.functional import cross_entropy, mse_loss
 
 from course.project.messages import recorded
 from from_scratch.pipeline import Pipeline
@@ -30,6 +30,7 @@ from minidist.schedule.pipeline import (
     one_f_one_b,
     sequence,
     stages_of,
+    zero_bubble,
 )
 
 LAYERS, SAMPLES, WIDE = 24, 24, 5  # what up to 4 ranks, 8 stages and 8 micro-batches divide
@@ -213,28 +214,60 @@ def test_gradients_are_those_of_torchs_schedules() -> None:
 
 # ---- what it refuses ----
 
+TWO = one_f_one_b(2, 2)
+REFUSED: dict[str, dict[str, Any]] = {
+    "10 layers, 4 stages and 2 ranks: each has to divide the one before":
+        {"layers": 10, "stages": 4},
+    "12 layers, 3 stages and 2 ranks: each has to divide the one before": {"stages": 3},
+    "0 layers, 2 stages and 2 ranks: each has to divide the one before": {"layers": 0},
+    "the order is for 2 stages, the model has 4": {"stages": 4},
+    "works: expected F and B, got ['F', 'I', 'W']: backward in one piece":
+        {"order": zero_bubble(2, 2)},
+    "5 samples do not divide into 2 micro-batches": {"samples": 5},
+    "0 samples do not divide into 2 micro-batches": {"samples": 0},
+    "rank 0: stage 0 returns [3, 5] of torch.float32, which is no border, [2, 5] of torch.float32":
+        {"samples": 6},
+    "rank 0: stage 0 returns [2, 5] of torch.float32, which is no border, [2, 5] of torch.bfloat16":
+        {"dtype": torch.bfloat16},
+    "rank 1: stage 1 returns [2, 4] of torch.float32, which is no border, [2, 5] of torch.float32":
+        {"stages": 4, "order": interleaved(2, 2, 2), "odd": 5},
+    "border: expected floating point, got torch.int64": {"dtype": torch.int64},
+    "rank 1 has 12 layers, 2 stages and a border of [2, 6] of torch.float32; rank 0 has 12 layers, "
+    "2 stages and a border of [2, 5] of torch.float32": {"wider": 1},
+    "stages 0 and 1 share a weight of shape [5, 5]: put them on one rank, which has the whole "
+    "gradient": {"tied": (0, 6)},
+    "all labels of this batch are -100: there is nothing to learn from it": {"label": -100},
+    "a step computes gradients, too: call it outside torch.no_grad()": {"grad": False},
+}  # fmt: skip
 
-REFUSED = {
-    "10 layers, 4 stages and 2 ranks: each has to divide the one before": (10, 4, one_f_one_b, 4),
-    "12 layers, 3 stages and 2 ranks: each has to divide the one before": (12, 3, one_f_one_b, 4),
-    "the order is for 2 stages, the model has 4": (12, 4, one_f_one_b, 4),
-    "5 samples do not divide into 2 micro-batches": (12, 2, one_f_one_b, 5),
-    "1 samples do not divide into 2 micro-batches": (12, 2, one_f_one_b, 1),
-    "[3, 5] is no border, which is [2, 5]": (12, 2, one_f_one_b, 6),
-}
 
-
-def said(layers: int, stages: int, order: Callable[..., Order], samples: int) -> str:
-    """By the rank of the first stage, which is the first to know of a wrong border."""
+def said(
+    layers: int = 12,
+    stages: int = 2,
+    order: Order = TWO,
+    samples: int = 4,
+    dtype: torch.dtype = torch.float32,
+    odd: int = -1,
+    wider: int = 0,
+    tied: tuple[int, ...] = (),
+    label: int = 0,
+    grad: bool = True,
+) -> str:
     net = nn.Sequential(*(nn.Linear(WIDE, WIDE) for _ in range(layers)))
-    x = torch.ones(samples, WIDE)
-    with pytest.raises(ValueError) as caught:  # noqa: PT011
-        Pipeline(net, stages, torch.empty(2, WIDE)).step(sequence(order(2, 2)), x, x, mse_loss)
-    return str(caught.value)
+    if odd >= 0:
+        net[odd] = nn.Linear(WIDE, WIDE - 1)
+    for number in tied:
+        net[number].weight = net[tied[0]].weight
+    border = torch.empty(2, WIDE + wider * dist.get_rank(), dtype=dtype)
+    x, y = torch.ones(samples, WIDE), torch.full((samples,), label)
+    try:
+        with torch.set_grad_enabled(grad):
+            Pipeline(net, stages, border).step(sequence(order), x, y, cross_entropy)
+    except (RuntimeError, ValueError) as error:
+        return str(error)
+    return "nothing"
 
 
-def test_what_does_not_fit_is_refused_in_a_sentence() -> None:
-    def refusals() -> list[str]:
-        return [] if dist.get_rank() else [said(*how) for how in REFUSED.values()]
-
-    assert launch(refusals, 2)[0] == list(REFUSED)
+def test_what_does_not_fit_is_refused_on_all_ranks() -> None:
+    for of_rank in launch(lambda: [said(**how) for how in REFUSED.values()], 2):
+        assert of_rank == list(REFUSED)

@@ -13,7 +13,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn.functional import gelu, linear, mse_loss, one_hot, scaled_dot_product_attention
+from torch.nn.functional import (
+    cross_entropy,
+    gelu,
+    linear,
+    mse_loss,
+    one_hot,
+    scaled_dot_product_attention,
+)
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from torch.optim import SGD, AdamW, Optimizer
 
@@ -107,8 +114,10 @@ def training(
         yield name, buffer, alone.get_buffer(name)
 
 
-def pipeline(kind: Any, comm: Tally, size: Size, order: Callable[[int], Order]) -> Found:
-    """Two batches, whose gradients add up."""
+def pipeline(
+    kind: Any, comm: Tally, size: Size, order: Callable[[int], Order], ignores: bool = False
+) -> Found:
+    """Two batches, whose gradients add up; micro-batch 0 may have no labels."""
     torch.manual_seed(3)
     works, stages = sequence(order(comm.ranks)), stages_of(order(comm.ranks))
     micro, samples, width = 1 + max(work.micro for work in works), size(1, 3), size(2, 5)
@@ -117,9 +126,13 @@ def pipeline(kind: Any, comm: Tally, size: Size, order: Callable[[int], Order]) 
     own = kind(net, stages, draw(0, samples, width))
     here = range(comm.rank, stages, comm.ranks)
     parts = nn.ModuleList(alone[s * deep : (s + 1) * deep] for s in here)
+    loss_of: Callable[..., Any] = mse_loss
     for step in range(STEPS):
         x, y = draw(step, 2, micro * samples, width)
-        loss, whole = own.step(works, x, y, mse_loss), mse_loss(alone(x), y)
+        if ignores:
+            y, loss_of = y.argmax(-1).where(torch.arange(len(y)) % 5 > 0, -100), cross_entropy
+            y[:samples] = -100
+        loss, whole = own.step(works, x, y, loss_of), loss_of(alone(x), y)
         torch.autograd.backward(whole)
         if stages - 1 in here:
             yield f"the loss of batch {step + 1}", loss, whole
@@ -129,6 +142,7 @@ def pipeline(kind: Any, comm: Tally, size: Size, order: Callable[[int], Order]) 
 
 PIPELINES: Cases = {
     "GPipe": (lambda ranks: gpipe(ranks, 4),),
+    "GPipe, labels ignored": (lambda ranks: gpipe(ranks, 4), True),
     "1F1B": (lambda ranks: one_f_one_b(ranks, 5),),
     "1F1B of one micro-batch": (lambda ranks: one_f_one_b(ranks, 1),),
     "interleaved 1F1B": (lambda ranks: interleaved(ranks, 2 * ranks, 2),),

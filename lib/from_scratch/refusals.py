@@ -1,0 +1,82 @@
+"""The refusals of a pipeline: on all ranks alike, so that none waits for one that has raised."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+
+def told(text: str, src: int, device: torch.device, group: Any) -> str:
+    """What rank `src` says, on all ranks."""
+    said = torch.tensor([*text.encode().ljust(200)], dtype=torch.uint8).to(device)
+    dist.broadcast(said, group=group, group_src=src)
+    return bytes(said.tolist()).decode().rstrip()
+
+
+def described(tensor: Tensor) -> str:
+    """A tensor's shape and dtype."""
+    return f"{[*tensor.shape]} of {tensor.dtype}"
+
+
+def check_layers(layers: nn.Sequential, stages: int, border: Tensor, group: Any) -> None:
+    """Refuse layers that differ between ranks, do not divide, or share weights across them."""
+    ranks = dist.get_world_size(group)
+    own = f"{len(layers)} layers, {stages} stages and a border of {described(border)}"
+    every = [told(own, rank, border.device, group) for rank in range(ranks)]
+    for rank, text in enumerate(every):
+        if text != every[0]:
+            raise ValueError(f"rank {rank} has {text}; rank 0 has {every[0]}")
+    if stages < 1 or not len(layers) or len(layers) % stages or stages % ranks:
+        text = f"{len(layers)} layers, {stages} stages and {ranks} ranks"
+        raise ValueError(f"{text}: each has to divide the one before")
+    if not border.is_floating_point():
+        raise ValueError(f"border: expected floating point, got {border.dtype}")
+    places: dict[int, int] = {}  # weight → stage
+    for number, layer in enumerate(layers):
+        stage = number * stages // len(layers)
+        for weight in layer.parameters():
+            other = places.setdefault(weight.data_ptr() or id(weight), stage)
+            if (stage - other) % ranks:
+                raise ValueError(
+                    f"stages {other} and {stage} share a weight of shape {[*weight.shape]}: "
+                    "put them on one rank, which has the whole gradient"
+                )
+
+
+def check_batch(works: Sequence[tuple[str, int, int]], stages: int, x: Tensor, y: Tensor) -> None:
+    """Refuse an order for another model, and a batch that does not divide or has no labels."""
+    kinds, places, micros = map(set, zip(*works, strict=True))
+    if 1 + max(places) != stages:
+        raise ValueError(f"the order is for {1 + max(places)} stages, the model has {stages}")
+    if kinds - {*"FB"}:
+        raise ValueError(f"works: expected F and B, got {sorted(kinds)}: backward in one piece")
+    if not torch.is_grad_enabled():
+        raise RuntimeError("a step computes gradients, too: call it outside torch.no_grad()")
+    for each in (x, y):
+        if not len(each) or len(each) % len(micros):
+            raise ValueError(f"{len(each)} samples do not divide into {len(micros)} micro-batches")
+    if not labels(y):
+        raise ValueError("all labels of this batch are -100: there is nothing to learn from it")
+
+
+def labels(y: Tensor) -> int:
+    """The number of labels that count: all numbers, and all classes but -100."""
+    return y.numel() if y.is_floating_point() else int((y != -100).sum())
+
+
+def check_border(out: Tensor | None, border: Tensor, stage: int, first: bool, group: Any) -> None:
+    """Refuse what a stage returns, None on other ranks, if it does not fit; at first on all."""
+    src, text = stage % dist.get_world_size(group), ""
+    if out is not None and (
+        out.shape != border.shape or torch.promote_types(out.dtype, border.dtype) != border.dtype
+    ):
+        text = f"rank {src}: stage {stage} returns {described(out)}, "
+        text += f"which is no border, {described(border)}"
+    if first:
+        text = told(text, src, border.device, group)
+    if text:
+        raise ValueError(text)
