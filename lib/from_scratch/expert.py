@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 from from_scratch import Comm
+from from_scratch.refusals import check_shared
 
 Exchange = Callable[..., Any]  # called like torch's all_to_all_single
 
@@ -43,8 +44,9 @@ class Travel(torch.autograd.Function):
 class Experts(nn.Module):
     """Made of all experts, of which it keeps a rank's. Tokens are [tokens, width].
 
-    At most `capacity` of a rank's tokens go to one expert; those that come later are dropped, and
-    get zeros. The gradient of an expert is a sum over the ranks, where DDP makes means.
+    All ranks start with rank 0's router. At most `capacity` of a rank's tokens go to one expert;
+    those that come later are dropped, and get zeros. The gradient of an expert is a sum over the
+    ranks, where DDP makes means.
     """
 
     def __init__(
@@ -61,12 +63,23 @@ class Experts(nn.Module):
             raise ValueError(
                 f"{len(experts)} experts cannot be spread evenly over {comm.ranks} ranks"
             )
+        if router.out_features != len(experts):
+            raise ValueError(f"{len(experts)} experts, and a router for {router.out_features}")
+        if top_k not in range(1, len(experts) + 1):
+            raise ValueError(f"top_k: expected 1 to {len(experts)} experts, got {top_k}")
+        if capacity is not None and (not isinstance(capacity, int) or capacity < 1):
+            raise ValueError(f"capacity: expected 1 token or more, or None, got {capacity}")
         each = len(experts) // comm.ranks
+        check_shared(experts, [number // each for number in range(len(experts))])
+        for tensor in [*router.parameters(), *router.buffers()]:
+            comm.broadcast(tensor.detach())
         self.router, self.exchange, self.ranks = router, exchange, comm.ranks
         self.experts = nn.ModuleList(experts[comm.rank * each : (comm.rank + 1) * each])
         self.top_k, self.capacity = top_k, capacity
 
     def forward(self, x: Tensor) -> Tensor:
+        if x.dim() != 2:
+            raise ValueError(f"x: expected [tokens, width], got {[*x.shape]}")
         probability = self.router(x).softmax(-1)
         gate, choice = (each.flatten() for each in probability.topk(self.top_k))
         token = torch.arange(len(x), device=x.device).repeat_interleave(self.top_k)
@@ -81,9 +94,12 @@ class Experts(nn.Module):
         self.exchange(coming, counts)  # for each rank, and each of our experts
         give, take = (each.view(self.ranks, -1).sum(1).tolist() for each in (counts, coming))
 
-        here = Travel.apply(x[token[order]], give, take, self.exchange)
+        # Gradients travel on all ranks or on none, so also where tokens need none.
+        rows = x[token[order]].requires_grad_(torch.is_grad_enabled())
+        here = Travel.apply(rows, give, take, self.exchange)
         home = Travel.apply(self.compute(here, coming), take, give, self.exchange)
-        return torch.zeros_like(x).index_add(0, token[order], gate[order, None] * home)
+        weighted: Tensor = gate[order, None] * home
+        return weighted.new_zeros(len(x), weighted.shape[1]).index_add(0, token[order], weighted)
 
     def compute(self, rows: Tensor, coming: Tensor) -> Tensor:
         """Our experts' outputs for the rows, which come by rank, and from each by expert."""
@@ -91,10 +107,12 @@ class Experts(nn.Module):
         order = expert.repeat_interleave(coming).argsort(stable=True)
         parts = rows[order].split(coming.view(self.ranks, -1).sum(0).tolist())
         outputs = [expert(part) for expert, part in zip(self.experts, parts, strict=True)]
-        return torch.cat(outputs)[order.argsort()]
+        return torch.cat(outputs)[order.argsort()] + rows[:0].sum()  # 0, and no expert detaches it
 
 
 def balance(probability: Tensor, chosen: Tensor) -> Tensor:
-    """The loss that keeps experts equally busy: 1 if they are, more if not."""
+    """The loss that keeps experts equally busy: 1 if they are, more if not, 0 without tokens."""
+    if not len(probability):
+        return probability.sum()  # means would be NaN
     share = chosen.to(probability.dtype).mean(0)
     return probability.shape[1] * (share * probability.mean(0)).sum()

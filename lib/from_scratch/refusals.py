@@ -1,8 +1,8 @@
-"""The refusals of a pipeline: on all ranks alike, so that none waits for one that has raised."""
+"""What a pipeline and experts refuse, on all ranks alike: none waits for one that has raised."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -35,15 +35,20 @@ def check_layers(layers: nn.Sequential, stages: int, border: Tensor, group: Any)
         raise ValueError(f"{text}: each has to divide the one before")
     if not border.is_floating_point():
         raise ValueError(f"border: expected floating point, got {border.dtype}")
-    places: dict[int, int] = {}  # weight → stage
-    for number, layer in enumerate(layers):
-        stage = number * stages // len(layers)
-        for weight in layer.parameters():
-            other = places.setdefault(weight.data_ptr() or id(weight), stage)
-            if (stage - other) % ranks:
+    size = len(layers) // stages
+    check_shared(layers, [number // size % ranks for number in range(len(layers))])
+
+
+def check_shared(modules: Iterable[nn.Module], owners: Iterable[int]) -> None:
+    """Refuse a weight of several ranks, each of which would have a part of its gradient."""
+    found: dict[int, int] = {}
+    for module, owner in zip(modules, owners, strict=True):
+        for weight in module.parameters():
+            other = found.setdefault(weight.data_ptr() or id(weight), owner)
+            if other != owner:
                 raise ValueError(
-                    f"stages {other} and {stage} share a weight of shape {[*weight.shape]}: "
-                    "put them on one rank, which has the whole gradient"
+                    f"ranks {other} and {owner} share a weight of shape {[*weight.shape]}: "
+                    "put what shares it on one rank"
                 )
 
 

@@ -380,6 +380,10 @@ def heads_of_4(comm: Any) -> Tensor:
     )
 
 
+def of_six(comm: Any, outputs: int = 6, **how: Any) -> Experts:
+    return Experts(nn.Linear(4, outputs), [nn.Identity()] * 6, comm, **how)
+
+
 REFUSED: dict[str, Callable[[Any], Any]] = {
     "16 columns cannot be split evenly among 3 ranks": lambda comm: block(comm, 16, 16),
     "16 rows cannot be split evenly among 3 ranks": lambda comm: block(comm, 15, 16),
@@ -392,6 +396,17 @@ REFUSED: dict[str, Callable[[Any], Any]] = {
         lambda comm: Experts(nn.Linear(4, 2), [nn.Identity()] * 2, comm),
     "4 experts cannot be spread evenly over 3 ranks":
         lambda comm: Experts(nn.Linear(4, 4), [nn.Identity()] * 4, comm),
+    "6 experts, and a router for 5": lambda comm: of_six(comm, outputs=5),
+    "top_k: expected 1 to 6 experts, got 0": lambda comm: of_six(comm, top_k=0),
+    "top_k: expected 1 to 6 experts, got 7": lambda comm: of_six(comm, top_k=7),
+    "capacity: expected 1 token or more, or None, got 0": lambda comm: of_six(comm, capacity=0),
+    "capacity: expected 1 token or more, or None, got -1": lambda comm: of_six(comm, capacity=-1),
+    "capacity: expected 1 token or more, or None, got 1.5":
+        lambda comm: of_six(comm, capacity=1.5),
+    "ranks 0 and 1 share a weight of shape [4, 4]: put what shares it on one rank":
+        lambda comm: Experts(nn.Linear(4, 6), [nn.Linear(4, 4)] * 6, comm),
+    "x: expected [tokens, width], got [2, 3, 4]":
+        lambda comm: of_six(comm)(torch.ones(2, 3, 4)),
 }  # fmt: skip
 
 

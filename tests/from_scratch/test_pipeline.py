@@ -234,8 +234,8 @@ REFUSED: dict[str, dict[str, Any]] = {
     "border: expected floating point, got torch.int64": {"dtype": torch.int64},
     "rank 1 has 12 layers, 2 stages and a border of [2, 6] of torch.float32; rank 0 has 12 layers, "
     "2 stages and a border of [2, 5] of torch.float32": {"wider": 1},
-    "stages 0 and 1 share a weight of shape [5, 5]: put them on one rank, which has the whole "
-    "gradient": {"tied": (0, 6)},
+    "ranks 0 and 1 share a weight of shape [5, 5]: put what shares it on one rank":
+        {"tied": (0, 6)},
     "all labels of this batch are -100: there is nothing to learn from it": {"label": -100},
     "a step computes gradients, too: call it outside torch.no_grad()": {"grad": False},
 }  # fmt: skip

@@ -217,6 +217,7 @@ def expert(kind: Any, comm: Tally, size: Size, top_k: int, capacity: int | None 
     router, hidden = nn.Linear(width, count).double(), size(1, 5)
     experts = nn.ModuleList(mlp(width, hidden, width) for _ in range(count))
     routers, every = nn.ModuleList(deepcopy(router) for _ in range(comm.ranks)), deepcopy(experts)
+    router.weight.data *= 1 + comm.rank  # rank 0's must win
     layer = kind(router, experts, comm, top_k, capacity, comm.exchange)
 
     def one(x: Tensor, router: nn.Module) -> tuple[Tensor, Tensor]:
