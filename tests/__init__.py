@@ -11,6 +11,7 @@ course, widgets          graders, with wrong answers and what each is told; figu
                          sliders
 book, scripts            the built pages, the labs, what a reader copies; recipes and scripts
 benchmarks               the harness, and records that the book quotes
+wrong                    ledgers of wrong answers, a line each: what is changed in the right one
 support                  helpers of several folders: models, training, refusals, tables of cases,
                          figures, pages, what learners write (`by_hand`), the rules of `nccl`
 mutants                  single-line faults, planted one by one: which test notices? No test itself

@@ -14,10 +14,9 @@ import minidist
 from course.project import report, submission
 from course.project.submission import guarded
 from minidist import launch
+from tests.course.milestones import LESSON, write
 from tests.course.verdicts import says
-from tools.work import ROOT
 
-LESSON = ROOT / "lib" / "from_scratch"
 TYPO = "import torch\n\n\ndef all_reduce(tensor):\n    dits.all_reduce(tensor)\n\n\n"
 TYPO += "reduce_scatter = all_gather = all_reduce\n"
 SPINS = "import time\n\nwhile True:\n    time.sleep(0.1)\n"
@@ -36,18 +35,6 @@ def all_reduce(tensor):
         time.sleep(0.1)
     right.all_reduce(tensor)
 """
-
-
-def write(folder: Path, **files: str) -> Path:
-    """A reader's package of these files; beside them, the lesson as `right`."""
-    package = folder / "mine"
-    package.mkdir()
-    for given in ("__init__", "refusals"):
-        shutil.copy(LESSON / f"{given}.py", package)
-    shutil.copy(LESSON / "ring.py", package / "right.py")
-    for name, text in files.items():
-        (package / f"{name}.py").write_text(text)
-    return package
 
 
 @pytest.mark.parametrize(

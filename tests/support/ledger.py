@@ -1,0 +1,56 @@
+r"""The ledgers of wrong answers in `tests/wrong`: a line each, beside the right answer.
+
+A ledger has a section for each task, under `== task`, with rows
+
+    kind | old => new | diagnosis
+
+`old` stands in the right answer once, wherever lines are broken in it, and `new` stands in its
+place; `\n` in `new` begins a line that is as far in as the one where `old` begins. `&&` joins
+changes. The diagnosis is a regular expression for what the reader is told; an indented line belongs
+to the one before.
+"""
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+WRONG = Path(__file__).parents[1] / "wrong"
+
+
+class Row(NamedTuple):
+    """One wrong answer; of kind "right", another right one."""
+
+    kind: str
+    change: str
+    diagnosis: str
+
+
+def sections(ledger: str) -> dict[str, list[Row]]:
+    """The rows of each task in the ledger of this name."""
+    _, *parts = re.split(r"^== ", (WRONG / f"{ledger}.txt").read_text(), flags=re.M)
+    found = {}
+    for part in parts:
+        task, *lines = re.sub(r"\n +", " ", part.strip()).split("\n")
+        found[task] = [row(line) for line in filter(None, lines)]
+    return found
+
+
+def row(line: str) -> Row:
+    """A row of a ledger, from its line."""
+    parts = re.split(r" \| ?", line, maxsplit=2)
+    assert len(parts) == 3, f"not `kind | change | diagnosis`: {line}"
+    return Row(*parts)
+
+
+def changed(right: str, change: str) -> str:
+    """A right answer with changes `old => new`, each of which must fit in one place."""
+    for each in change.split(" && "):
+        old, *new = re.split(r" => ?", each, maxsplit=1)
+        assert new, f"not `old => new`: {each}"
+        places = [*re.finditer(r"\s+".join(map(re.escape, old.split())), right)]
+        assert len(places) == 1, f"the right answer has this {len(places)} times, not once: {old}"
+        start, end = places[0].span()
+        line = right[:start].rpartition("\n")[2]
+        margin = "\n" + line[: len(line) - len(line.lstrip())]
+        right = right[:start] + new[0].replace(r"\n", margin) + right[end:]
+    return right
