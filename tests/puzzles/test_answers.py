@@ -54,7 +54,7 @@ def test_the_solution_has_all_stars(name: str) -> None:
 def test_what_it_begins_with_is_not_the_solution(name: str) -> None:
     report = judged(name, PUZZLES[name].stub)
     says, stars = STUBS[name]
-    assert says in " ".join(report["says"])
+    assert re.search(says, " ".join(report["says"]))
     assert (earned(report), report["right"]) == (stars, stars > 0)
 
 
@@ -63,7 +63,7 @@ def test_a_wrong_answer_has_its_diagnosis(name: str) -> None:
     for code, says in WRONG[name]:
         report = judged(name, code)
         assert not report["right"], code
-        assert says in " ".join(report["says"]), code
+        assert re.search(says, " ".join(report["says"])), code
         assert earned(report) == 0
 
 

@@ -27,7 +27,8 @@ class Row(NamedTuple):
 
 def sections(ledger: str) -> dict[str, list[Row]]:
     """The rows of each task in the ledger of this name."""
-    _, *parts = re.split(r"^== ", (WRONG / f"{ledger}.txt").read_text(), flags=re.M)
+    path = WRONG / f"{ledger}.txt"
+    _, *parts = re.split(r"^== ", path.read_text() if path.exists() else "", flags=re.M)
     found = {}
     for part in parts:
         task, *lines = re.sub(r"\n +", " ", part.strip()).split("\n")
@@ -52,5 +53,10 @@ def changed(right: str, change: str) -> str:
         start, end = places[0].span()
         line = right[:start].rpartition("\n")[2]
         margin = "\n" + line[: len(line) - len(line.lstrip())]
-        right = right[:start] + new[0].replace(r"\n", margin) + right[end:]
+        right = right[:start] + lines(new[0], margin) + right[end:]
     return right
+
+
+def lines(code: str, margin: str = "\n") -> str:
+    r"""Code of a ledger, whose lines begin with `\n`."""
+    return re.sub(r" ?\\n", lambda _: margin, code)

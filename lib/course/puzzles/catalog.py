@@ -1,7 +1,7 @@
 """All that can be written in a page, by name: what `shown.yml` says of it, and its task.
 
 To add a puzzle: an entry of `shown.yml` (goal, hints, the code to begin with), its task in
-`collectives` or `training`, its solution in `answers/NAME.txt`, and in `tests/puzzles/answers.py`
+`collectives` or `training`, its solution in `answers/NAME.txt`, and in `tests/wrong/puzzles.txt`
 four wrong answers or more, each with the sentence that it deserves.
 """
 
