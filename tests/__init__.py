@@ -13,6 +13,6 @@ book, scripts            the built pages, the labs, what a reader copies; recipe
 benchmarks               the harness, and records that the book quotes
 wrong                    ledgers of wrong answers, a line each: what is changed in the right one
 support                  helpers of several folders: models, training, refusals, tables of cases,
-                         figures, pages, what learners write (`by_hand`), the rules of `nccl`
+                         figures, pages, runs of the capstone, comms that spoil, the rules of `nccl`
 mutants                  single-line faults, planted one by one: which test notices? No test itself
 """

@@ -20,7 +20,8 @@ from course.chapters.capstone.run import METERED, Line
 from course.chapters.cluster.two_hosts import loopback, torchrun
 from minidist.memory.state import FP32
 from tests.course.verdicts import says
-from tests.support.by_hand import capstone as hand
+from tests.support import capstone as hand
+from tests.support.ledger import Row, sections
 
 Logs = dict[str, list[Line]]
 Change = Callable[[list[Line]], list[Line]]
@@ -61,7 +62,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def module(answers: Path, name: str, told: Any = None) -> tuple[str, Path]:
     """A module that runs what is called so by hand: its name and its file."""
     file = answers / f"answer_{len([*answers.glob('*.py')])}.py"
-    source = f"from tests.support.by_hand.capstone import RUNS\n\nRun = RUNS[{name!r}][0]\n"
+    source = f"from tests.support.capstone import RUNS\n\nRun = RUNS[{name!r}][0]\n"
     file.write_text(source + (f"FORECAST = {told!r}\n" if told else ""))
     return f"answers.{file.stem}", file
 
@@ -191,40 +192,10 @@ def of_two_ranks(line: Line) -> Line:
     return line | {key: line[key][:2] for key in ("loss", "sent", "read", "held") if line[key]}
 
 
-WRONG: dict[Any, list[tuple[str, tuple[str, Change, Any], str]]] = {}
-WRONG[grade.capstone] = [
-    ("mistake", ("read twice", as_it_is, forecast()), "row 0 .* ranks 0 and 2, and row 4|by ranks"),
-    ("mistake", ("node alone", as_it_is, forecast()), "In step 1 the mean loss .* all four ranks"),
-    ("torch's own", ("around", as_it_is, forecast()), r"right, but less than 19\.5 MB a step went"),
-    ("memory", ("ddp", as_it_is, forecast("ddp")), r"holds more than its 11\.0 MB"),
-    ("traffic", ("fsdp", as_it_is, forecast("fsdp")), r"34 steps take more than the 8 s"),
-    ("off by one", ("hsdp", lambda log: log[:21], forecast()), "has 20 steps; the job has 34"),
-    ("two ranks", ("hsdp", steps(of_two_ranks), forecast()), "all take part"),
-    ("constant", ("hsdp", steps(lambda line: line | {"loss": [3.2] * 4}), forecast()),
-     r"In step 0 rank 0 has a loss of 3\.2000; with the first weights"),
-    ("constant", ("hsdp", steps(lambda line: line | {"seconds": 0.01}), forecast()),
-     "its computing alone"),
-    ("constant", ("hsdp", lambda log: [*log[:7], *log[9:]], forecast()), "32 steps"),
-    ("constant", ("hsdp", steps(lambda line: {"step": line["step"]}), forecast()), "lacks 'loss'"),
-    ("nothing", ("three steps", as_it_is, forecast("zero2")), "In step 4 .* does each step have"),
-    ("unit", ("hsdp", as_it_is, forecast(sent=1.62e6)), "sends 6,486,120 .* Four bytes make"),
-    ("unit", ("hsdp", as_it_is, forecast(held=39.2e6)), "all ranks have together"),
-    ("unit", ("hsdp", as_it_is, forecast(seconds=204)), "not milliseconds"),
-    ("these sizes", ("hsdp", as_it_is, forecast("zero2")), "holds 9,1.* forecast 10,610,176"),
-    ("type", ("hsdp", as_it_is, forecast(held="ten MB")), r"FORECAST\['held'\] has to be a number"),
-    ("type", ("hsdp", as_it_is, {"held": 1e7}), r"FORECAST\['sent'\] has to be a number"),
-    ("type", ("hsdp", lambda log: log[1:], forecast()), "lacks 'digest'"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("name", "change", "told", "diagnosis"),
-    [(*answer, diagnosis) for _, answer, diagnosis in WRONG[grade.capstone]],
-)
-def test_a_wrong_answer_is_called_wrong_and_told_why(
-    name: str, change: Change, told: Any, diagnosis: str, logs: Logs, answers: Path
-) -> None:
-    says(diagnosis, grade.capstone(hand_in(answers, name, logs[name], told, change)))
+@pytest.mark.parametrize("row", sections("labs/capstone")["capstone"])
+def test_a_wrong_answer_is_diagnosed(row: Row, logs: Logs, answers: Path) -> None:
+    name, change, told = eval(row.change.removeprefix("= "))
+    says(row.diagnosis, grade.capstone(hand_in(answers, name, logs[name], told, change)))
 
 
 def in_step_1(change: Callable[[Line], Line]) -> Change:

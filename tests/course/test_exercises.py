@@ -1,10 +1,11 @@
 """Each exercise of each lab as the book shows it: the stub is not yet, the solution right, folded.
 
-Wrong answers stand in the table of the lab's own file, which refuses each; here they are counted.
+Wrong answers stand in the lab's ledger, and its tests have each refused; here they are counted.
 """
 
 import ast
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,8 @@ import pytest
 
 from course.ask.table import Exercise
 from course.ask.verdict import Verdict
-from course.submissions.tasks import imports
-from tests.course.verdicts import KINDS, tables, wrong_to_any
+from tests.course.verdicts import KINDS, call_of, names, wrong_to_any
+from tests.support.ledger import WRONG, sections
 from tools.execute import executed
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
@@ -38,14 +39,6 @@ EXERCISES = [each for lab in LABS for each in tagged(lab, "exercise")]
 
 def cell(lab: str, tag: str) -> Any:
     (found,) = (cell for cell in code(lab) if tag in cell.metadata.get("tags", []))
-    return found
-
-
-@cache
-def names(lab: str) -> dict[str, Any]:
-    """What the lab's cells import; a cell of an exercise needs no more."""
-    found: dict[str, Any] = {"__name__": "__main__"}
-    exec("\n".join(imports(lab)), found)
     return found
 
 
@@ -89,21 +82,23 @@ def test_every_scoreboard_of_a_lab_has_its_rows(lab: str) -> None:
     assert [each for each in outputs if "No scoreboard" in each] == []
 
 
-# ---- enough wrong answers ----
+def test_each_exercise_has_eight_wrong_answers_of_four_kinds() -> None:
+    offenders = []
+    for lab, exercise in EXERCISES:
+        known = sections(f"labs/{lab}").get(exercise, [])
+        kinds = [row.kind for row in known if row.kind != "right"]
+        call = call_of(cell(lab, f"exercise-{exercise}").source)
+        grader = eval(ast.unparse(call.func), names(lab))
+        if isinstance(grader, Exercise):
+            table = grader.table()
+            kinds += ["mistake" for _ in table.slips] + list(wrong_to_any(table))
+        if len(kinds) < 8 or len(set(kinds)) < 4 or not set(kinds) <= set(KINDS):
+            offenders.append(f"{lab}: {exercise}: {', '.join(kinds)}")
+    assert not offenders, "\n".join(offenders)
 
-WRONG = dict(tables())
 
-
-@pytest.mark.parametrize(("lab", "exercise"), EXERCISES)
-def test_each_exercise_has_eight_wrong_answers_of_four_kinds(lab: str, exercise: str) -> None:
-    last = ast.parse(cell(lab, f"exercise-{exercise}").source).body[-1]
-    assert isinstance(last, ast.Expr)
-    assert isinstance(last.value, ast.Call)
-    grader = eval(ast.unparse(last.value.func), dict(names(lab)))
-    kinds = [kind for kind, *_ in WRONG[lab].get(grader, [])]
-    if isinstance(grader, Exercise):
-        table = grader.table()
-        kinds += ["mistake" for _ in table.slips] + list(wrong_to_any(table))
-    assert len(kinds) >= 8, kinds
-    assert len(set(kinds)) >= 4, kinds
-    assert set(kinds) <= set(KINDS)
+def test_every_ledger_is_of_a_lab_whose_tests_hand_it_in() -> None:
+    for path in (WRONG / "labs").glob("*.txt"):
+        exercises = {name for _, name in tagged(path.stem, "exercise")}
+        assert {*sections(f"labs/{path.stem}")} <= exercises, path
+        assert import_module(f"tests.course.test_{path.stem}").test_a_wrong_answer_is_diagnosed

@@ -18,7 +18,7 @@ from course.project.models import MODELS
 from course.project.scenarios import Tally, training
 from course.project.submission import source
 from minidist import Ours, launch
-from tests.support.by_hand.spoiled import COSTS, RESULTS, spoiled
+from tests.support.spoiled import COSTS, RESULTS, spoiled
 
 RANKS = 3
 

@@ -1,23 +1,28 @@
 """Wrong answers to the exercises, and what their graders must say of them.
 
-Exercises by table bring their slips, and share `wrong_to_any`. For the others each lab's tests have
-a table `WRONG`: grader → [(kind, function, diagnosis)]. A function is as a learner writes it, or a
-tuple of them if the exercise asks for several; the diagnosis is a regular expression. `reader`
-reads such tables from text.
+They stand in the ledgers `tests/wrong/labs`, a section for each exercise: changes to the solution
+that its lab shows, or after "=" another answer. Exercises by table bring their slips, too, and
+share `wrong_to_any`.
 """
 
+import ast
+import os
 import re
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import shutil
+import time
+from collections.abc import Callable
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from cloudpickle import register_pickle_by_value
 
 from course.ask.table import Exercise, Table
 from course.ask.verdict import Verdict, Wrong
+from course.submissions.tasks import LABS, cells, imports
+from tests.support.ledger import Row, changed, sections
 
 KINDS = {
     "mistake": "an honest mistake with a diagnosis of its own",
@@ -39,27 +44,7 @@ KINDS = {
 }
 
 CHAPTERS = Path(__file__).parents[2] / "lib" / "course" / "chapters"
-Wrongs = Mapping[Any, Sequence[tuple[str, Any, str]]]
-
-
-def reader(names: dict[str, Any]) -> Callable[[str], list[tuple[str, Any, str]]]:
-    """Read tables whose answers use a module's names: arguments, then kind | answer | diagnosis.
-
-    An answer is what a function of these arguments returns, or the function itself: after "=", or
-    where no arguments are given. An indented line belongs to the one before.
-    """
-
-    def rows(table: str) -> list[tuple[str, Any, str]]:
-        found = []
-        arguments, *lines = re.sub(r"\n +", " ", table.rstrip()).split("\n")
-        for line in lines:
-            kind, answer, diagnosis = line.split(" | ", 2)
-            plain = answer.startswith("=") or not arguments
-            source = answer.removeprefix("=") if plain else f"lambda {arguments}: {answer}"
-            found.append((kind, eval(source, names), diagnosis))
-        return found
-
-    return rows
+RAISES = Row("raises", "= lambda *_: 1 / 0", "raised ZeroDivision")  # wrong to every grader
 
 
 def says(diagnosis: str, verdict: Verdict) -> None:
@@ -67,52 +52,87 @@ def says(diagnosis: str, verdict: Verdict) -> None:
     assert re.search(diagnosis, verdict.text), verdict.text
 
 
-def _raises(*_: object) -> None:
-    raise ZeroDivisionError
-
-
-def each_wrong(tables: Wrongs) -> pytest.MarkDecorator:
-    """Every (grader, answer, diagnosis); that a function raises is wrong to every grader."""
-    cases = []
-    answers = [answer for table in tables.values() for _, answer, _ in table]
-    theirs = {getattr(answer, "__module__", "") for answer in answers}
-    for name in {__name__, *theirs} - {grader.__module__ for grader in tables}:
-        if re.match(r"tests\.course\.(test_|verdicts)", name):
-            register_pickle_by_value(sys.modules[name])  # or each process would import pytest
-    for grader, table in tables.items():
-        (_, first, _), *_ = table
-        raises = (_raises,) * len(first) if isinstance(first, tuple) else _raises
-        rows = [*table, ("raises", raises, "raised ZeroDivision")]
-        for place, (kind, answer, diagnosis) in enumerate(rows):
-            name = f"{grader.__name__}-{place}-{kind}"
-            cases.append(pytest.param(grader, answer, diagnosis, id=name))
-    return pytest.mark.parametrize(("grader", "answer", "diagnosis"), cases)
-
-
-def refuses(grader: Any, answer: Any, diagnosis: str) -> None:
+def refuses(grader: Any, answer: tuple[Any, ...], diagnosis: str) -> None:
     """The grader calls the answer wrong, and says why."""
     if isinstance(grader, Exercise):  # in this process, which is faster
         with pytest.raises(Wrong, match=diagnosis):
-            grader.table().check(answer)
+            grader.table().check(*answer)
     else:
-        says(diagnosis, grader(*answer) if isinstance(answer, tuple) else grader(answer))
+        says(diagnosis, grader(*answer))
 
 
-def diagnosed(tables: Wrongs) -> Any:
-    """A test of every row: the grader calls the answer wrong, and says why."""
+def accepts(grader: Any, answer: tuple[Any, ...], says: str) -> None:
+    """The grader calls the answer right, and says what is to be said of it."""
+    if isinstance(grader, Exercise):
+        verdict = Verdict("right", grader.table().check(*answer))
+    else:
+        verdict = grader(*answer)
+    assert verdict, verdict
+    assert re.search(says, verdict.text), verdict.text
 
-    @each_wrong(tables)
-    def test(grader: Any, answer: Any, diagnosis: str) -> None:
-        refuses(grader, answer, diagnosis)
+
+@cache
+def names(lab: str) -> dict[str, Any]:
+    """What a lab's cells import, its solutions, and what answers use besides."""
+    found = {"__name__": "__main__", "np": np, "os": os, "shutil": shutil, "time": time}
+    exec("\n".join(imports(lab)), found)
+    for task in sections(f"labs/{lab}"):
+        code = ast.parse(solution(lab, task))
+        code.body = [node for node in code.body if isinstance(node, ast.FunctionDef)]
+        exec(compile(code, f"{lab}.ipynb", "exec"), found)
+    return found
+
+
+def solution(lab: str, task: str) -> str:
+    """The cell of a lab that solves an exercise."""
+    tag = f"solution-{task}"
+    (found,) = (source for tags, source in cells(LABS / f"{lab}.ipynb") if tag in tags)
+    return found
+
+
+def call_of(cell: str) -> ast.Call:
+    """The call of the grader with which a cell ends."""
+    last = ast.parse(cell).body[-1]
+    assert isinstance(last, ast.Expr)
+    assert isinstance(last.value, ast.Call)
+    return last.value
+
+
+def handed_in(lab: str, task: str, change: str) -> tuple[Any, tuple[Any, ...]]:
+    """The grader of an exercise, and what it is called with: the solution, changed or replaced."""
+    plain = change.startswith("=")
+    cell, space = solution(lab, task), dict(names(lab))
+    code = ast.parse(cell if plain else changed(cell, change))
+    del code.body[-1]
+    exec(compile(code, f"{lab}.ipynb", "exec"), space)
+    call = call_of(cell)
+    given = [change.removeprefix("=").strip()] if plain else map(ast.unparse, call.args)
+    answer = eval(f"({', '.join(given)},)", space)
+    if plain and len(answer) < len(call.args):
+        answer *= len(call.args)
+    return eval(ast.unparse(call.func), space), answer
+
+
+def diagnosed(lab: str) -> Any:
+    """A test of every row in a lab's ledger: the grader calls the answer wrong, and says why."""
+    cases = []
+    for task, rows in sections(f"labs/{lab}").items():
+        name = ast.unparse(call_of(solution(lab, task)).func).removeprefix("grade.")
+        every = rows if all(row.kind == "right" for row in rows) else [*rows, RAISES]
+        for place, row in enumerate(every):
+            cases.append(pytest.param(task, row, id=f"{name}-{place}-{row.kind}"))
+
+    assert cases, f"tests/wrong/labs/{lab}.txt has no rows"
+
+    @pytest.mark.parametrize(("task", "row"), cases)
+    def test(task: str, row: Row) -> None:
+        grader, answer = handed_in(lab, task, row.change)
+        if row.kind == "right":
+            accepts(grader, answer, row.diagnosis)
+        else:
+            refuses(grader, answer, row.diagnosis)
 
     return test
-
-
-def tables() -> Iterator[tuple[str, Wrongs]]:
-    """(lab, its table) of every lab."""
-    for path in sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb")):
-        module = import_module(f"tests.course.test_{path.stem}")
-        yield path.stem, getattr(module, "WRONG", {})
 
 
 # ---- exercises by table ----
