@@ -6,8 +6,8 @@ A ledger has a section for each task, under `== task`, with rows
 
 `old` stands in the right answer once, wherever lines are broken in it, and `new` stands in its
 place; `\n` in `new` begins a line that is as far in as the one where `old` begins. `&&` joins
-changes. The diagnosis is a regular expression for what the reader is told; an indented line belongs
-to the one before.
+changes, and `= other` is an answer that is no change of the right one. The diagnosis is a regular
+expression for what the reader is told. An indented line belongs to the one before.
 """
 
 import re
@@ -44,7 +44,9 @@ def row(line: str) -> Row:
 
 
 def changed(right: str, change: str) -> str:
-    """A right answer with changes `old => new`, each of which must fit in one place."""
+    """A right answer with changes `old => new`, each of which fits in one place; or `= other`."""
+    if change.startswith("= "):
+        return lines(change[2:]) + "\n"
     for each in change.split(" && "):
         old, *new = re.split(r" => ?", each, maxsplit=1)
         assert new, f"not `old => new`: {each}"
