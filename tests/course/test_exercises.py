@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
-import pytest
 
 from course.ask.table import Exercise
 from course.ask.verdict import Verdict
@@ -42,11 +41,17 @@ def cell(lab: str, tag: str) -> Any:
     return found
 
 
+@cache
+def ran(lab: str) -> list[Any]:
+    """The lab's cells with their outputs, as the book shows them."""
+    found = executed(NOTEBOOKS / f"{lab}.ipynb")
+    assert found is not None, f"{lab} has not run since it was changed: `make book`"
+    return list(found.cells)
+
+
 def verdict_of(lab: str, tag: str) -> Verdict:
-    """What the lab's cell says at its end, as the book shows it."""
-    ran = executed(NOTEBOOKS / f"{lab}.ipynb")
-    assert ran is not None, "its cells have not run since they were changed: `make book`"
-    (found,) = (each for each in ran.cells if tag in each.metadata.get("tags", []))
+    """The verdict that the lab's cell ends with."""
+    (found,) = (each for each in ran(lab) if tag in each.metadata.get("tags", []))
     verdict: Verdict = eval(found.outputs[-1].data["text/plain"], {"Verdict": Verdict})
     return verdict
 
@@ -57,29 +62,29 @@ def test_every_lab_has_exercises_and_each_has_its_solution() -> None:
         assert tagged(lab, "exercise") == tagged(lab, "solution")
 
 
-@pytest.mark.parametrize(("lab", "exercise"), EXERCISES)
-def test_the_stub_is_not_yet_and_no_failure(lab: str, exercise: str) -> None:
-    verdict = verdict_of(lab, f"exercise-{exercise}")
-    assert verdict.status == "not yet"
-    assert not verdict
+def test_stubs_are_not_yet_and_no_failure() -> None:
+    verdicts = {(lab, name): verdict_of(lab, f"exercise-{name}") for lab, name in EXERCISES}
+    offenders = [f"{at}: {each}" for at, each in verdicts.items() if each.status != "not yet"]
+    assert not offenders, "\n".join(offenders)
 
 
-@pytest.mark.parametrize(("lab", "exercise"), EXERCISES)
-def test_the_solution_is_right_and_told_what_it_proved_and_folded(lab: str, exercise: str) -> None:
-    verdict = verdict_of(lab, f"solution-{exercise}")
-    assert verdict, verdict
-    assert len(verdict.text) > 80
-    found = cell(lab, f"solution-{exercise}")
-    assert "hide-cell" in found.metadata["tags"]
-    assert found.metadata["jupyter"]["source_hidden"]
+def test_solutions_are_right_and_told_what_they_proved_and_folded() -> None:
+    offenders = []
+    for lab, name in EXERCISES:
+        verdict = verdict_of(lab, f"solution-{name}")
+        metadata = cell(lab, f"solution-{name}").metadata
+        folded = "hide-cell" in metadata["tags"] and metadata["jupyter"]["source_hidden"]
+        if not (verdict and len(verdict.text) > 80 and folded):
+            offenders.append(f"{lab}: {name}, folded: {folded}. {verdict}")
+    assert not offenders, "\n".join(offenders)
 
 
-@pytest.mark.parametrize("lab", LABS)
-def test_every_scoreboard_of_a_lab_has_its_rows(lab: str) -> None:
-    ran = executed(NOTEBOOKS / f"{lab}.ipynb")
-    assert ran is not None
-    outputs = [str(each) for cell in ran.cells for each in cell.get("outputs", [])]
-    assert [each for each in outputs if "No scoreboard" in each] == []
+def test_every_scoreboard_of_a_lab_has_its_rows() -> None:
+    outputs = [
+        (lab, str(each)) for lab in LABS for cell in ran(lab) for each in cell.get("outputs", [])
+    ]
+    offenders = [f"{lab}: {each}" for lab, each in outputs if "No scoreboard" in each]
+    assert not offenders, "\n".join(offenders)
 
 
 def test_each_exercise_has_eight_wrong_answers_of_four_kinds() -> None:
@@ -101,4 +106,4 @@ def test_every_ledger_is_of_a_lab_whose_tests_hand_it_in() -> None:
     for path in (WRONG / "labs").glob("*.txt"):
         exercises = {name for _, name in tagged(path.stem, "exercise")}
         assert {*sections(f"labs/{path.stem}")} <= exercises, path
-        assert import_module(f"tests.course.test_{path.stem}").test_a_wrong_answer_is_diagnosed
+        assert import_module(f"tests.course.test_{path.stem}").test_each_answer_is_judged
