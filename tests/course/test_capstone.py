@@ -193,7 +193,7 @@ def of_two_ranks(line: Line) -> Line:
 
 
 @pytest.mark.parametrize("row", sections("labs/capstone")["capstone"])
-def test_a_wrong_answer_is_diagnosed(row: Row, logs: Logs, answers: Path) -> None:
+def test_each_answer_is_judged(row: Row, logs: Logs, answers: Path) -> None:
     name, change, told = eval(row.change.removeprefix("= "))
     says(row.diagnosis, grade.capstone(hand_in(answers, name, logs[name], told, change)))
 

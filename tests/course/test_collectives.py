@@ -10,7 +10,7 @@ from minidist.schedule.algorithms import pairwise_all_to_all
 from minidist.schedule.traffic import traffic
 from tests.course.verdicts import diagnosed
 
-test_a_wrong_answer_is_diagnosed = diagnosed("collectives")
+test_each_answer_is_judged = diagnosed("collectives")
 
 
 def test_no_two_pictures_are_alike() -> None:

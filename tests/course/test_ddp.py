@@ -14,7 +14,7 @@ from minidist.planner.jobs import SHAPES, SMALL
 from minidist.planner.sizes import Sizes
 from tests.course.verdicts import diagnosed
 
-test_a_wrong_answer_is_diagnosed = diagnosed("ddp")
+test_each_answer_is_judged = diagnosed("ddp")
 
 
 # ---- prices of the chapters on DDP and on scaling ----

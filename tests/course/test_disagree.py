@@ -1,30 +1,15 @@
 """Ranks that disagree: the lab's exercise, and what the page says of shards."""
 
-from collections import Counter
-from itertools import zip_longest
-
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from course.chapters.disagree import exercises as grade
-from course.chapters.disagree.exercises import Part, Records
 from minidist import launch
+from tests.course.verdicts import diagnosed
 
-
-def found(records: Records) -> Part:
-    for number, row in enumerate(zip_longest(*records), 1):
-        ((usual, _),) = Counter(row).most_common(1)
-        if odd := [rank for rank, call in enumerate(row) if call != usual]:
-            return number, odd
-    return None
-
-
-def test_other_right_ways_are_right_too() -> None:
-    assert grade.first_difference(found)
-    assert grade.first_difference(lambda records: (a := found(records)) and (a[0], {*a[1]}))  # type: ignore[arg-type, return-value]
+test_each_answer_is_judged = diagnosed("disagree")
 
 
 def shards_that_differ() -> tuple[bool, bool]:

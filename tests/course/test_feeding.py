@@ -7,7 +7,7 @@ from minidist.formulas.step import forecast
 from minidist.planner.hardware import H100
 from tests.course.verdicts import diagnosed
 
-test_a_wrong_answer_is_diagnosed = diagnosed("feeding")
+test_each_answer_is_judged = diagnosed("feeding")
 
 
 # ---- the worked problem ----

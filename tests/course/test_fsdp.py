@@ -2,4 +2,4 @@
 
 from tests.course.verdicts import diagnosed
 
-test_a_wrong_answer_is_diagnosed = diagnosed("fsdp")
+test_each_answer_is_judged = diagnosed("fsdp")

@@ -3,7 +3,7 @@
 from course.pages.price import ask
 from tests.course.verdicts import diagnosed
 
-test_a_wrong_answer_is_diagnosed = diagnosed("inside")
+test_each_answer_is_judged = diagnosed("inside")
 
 
 def test_a_sequence_of_131072_tokens_does_not_fit_one_gpu_and_does_64() -> None:

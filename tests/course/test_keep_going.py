@@ -14,21 +14,9 @@ from course.chapters.keep_going import exercises as grade
 from course.pages.price import ask
 from course.training.quorum import Member, Quorum, Round
 from tests.course.test_quorum import State
+from tests.course.verdicts import diagnosed
 
-
-def with_arrays(start, replicas, velocity, lr, momentum):  # type: ignore[no-untyped-def]
-    change = np.array(start) - np.mean(replicas, axis=0)
-    velocity = momentum * np.array(velocity) + change
-    return np.array(start) - lr * (change + momentum * velocity), velocity
-
-
-def in_one_formula(parameters: int, ranks: int, every: int, batch: int) -> float:
-    return 8 * parameters * (ranks - 1) / ranks / (every * batch)
-
-
-def test_another_right_way_is_right_too() -> None:
-    assert grade.outer_step(with_arrays)
-    assert grade.bytes_per_sample(in_one_formula)
+test_each_answer_is_judged = diagnosed("keep_going")
 
 
 def complete(members: list[int], events: list[grade.Event], patience: float) -> bool:

@@ -4,7 +4,7 @@ from minidist.schedule import pipeline
 from minidist.schedule.pipeline import gpipe, most_held, replay
 from tests.course.verdicts import diagnosed, names
 
-test_a_wrong_answer_is_diagnosed = diagnosed("pipelines")
+test_each_answer_is_judged = diagnosed("pipelines")
 
 
 def test_the_solutions_are_the_librarys() -> None:

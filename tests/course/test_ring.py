@@ -15,7 +15,7 @@ from course.timing.fits import at_size, through_ends
 from minidist.formulas.memory import bucket_bytes
 from tests.course.verdicts import diagnosed
 
-test_a_wrong_answer_is_diagnosed = diagnosed("ring")
+test_each_answer_is_judged = diagnosed("ring")
 
 
 def test_a_deadlock_between_threads_is_found_at_once_and_named() -> None:

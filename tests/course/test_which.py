@@ -25,7 +25,7 @@ from minidist.schedule.schedule import Schedule
 from minidist.schedule.traffic import traffic
 from tests.course.verdicts import diagnosed, names
 
-test_a_wrong_answer_is_diagnosed = diagnosed("which")
+test_each_answer_is_judged = diagnosed("which")
 
 
 # ---- the chapter's prices ----

@@ -9,15 +9,7 @@ import torch
 import minidist
 from minidist.comm.ours import Ours
 from tests.proof.cases import Case, Make, made
-
-
-class Done:
-    """The handle of what is done already."""
-
-    span = None
-
-    def wait(self) -> bool:
-        return True
+from tests.support.spoiled import Done
 
 
 class Faulty(Ours):
