@@ -10,11 +10,11 @@ from matplotlib.colors import to_hex, to_rgb
 from course import figures
 from course.chapters.algorithms.figures import edges, level
 from course.chapters.ring.figures import lanes, place
-from course.drawing.boxes import ink, shares
+from course.drawing.sketches import ink, shares
 from minidist.plots.style import RANK
 from minidist.schedule import algorithms
 from minidist.schedule.traffic import replay
-from tests.support.figures import arrows, boxes, texts
+from tests.support.figures import arrows, boxes, lines, texts
 
 SCATTER = algorithms.direct_reduce_scatter(4)
 GATHER = SCATTER.backwards("direct all-gather", "all_gather", reduce=False)
@@ -29,7 +29,7 @@ def test_a_job_is_drawn_with_a_line_for_each_box_that_is_not_empty() -> None:
         ["a a b", "c"], [[2, 1], [0, 1]], [{"a": 2}, {"b": 1, "c": 1}]
     )
     (axes,) = figure.axes
-    said = texts(axes)
+    said = lines(axes)
     assert colors(axes) == [RANK[0], RANK[1], RANK[1]], "the colour of the reducer"
     assert axes.lines[0].get_linewidth() > axes.lines[1].get_linewidth(), "two pairs and one"
     assert {"a a b", "c", "a 2", "b 1, c 1", "reducer 1", "shuffle"} <= set(said)
@@ -88,9 +88,9 @@ def test_a_mesh_says_whose_parts_each_rank_holds() -> None:
 def test_with_nccl_the_program_does_not_wait() -> None:
     gloo, nccl = figures.waiting().axes
     dashed = [
-        [p.get_y() for p in axes.patches if p.get_linestyle() == "--"] for axes in (gloo, nccl)
-    ]  # type: ignore[attr-defined]
-    assert dashed == [[0.1], [1.1]], "the program; the GPU's stream"
+        [int(p.get_y()) for p in boxes(axes) if p.get_linestyle() == "--"] for axes in (gloo, nccl)
+    ]
+    assert dashed == [[0], [1]], "the program; the GPU's stream"
 
 
 RING = replay(algorithms.ring_all_reduce(4))
@@ -176,8 +176,8 @@ def test_a_pipeline_says_which_segment_is_on_which_link_in_which_step() -> None:
     assert [label.get_text() for label in axes.get_yticklabels()] == [
         "rank 2 → 1", "rank 1 → 0", "rank 0 → 1", "rank 1 → 2",
     ]  # fmt: skip
-    cells = {(t.get_position()[1], t.get_position()[0]): t.get_text() for t in axes.texts}
-    rows = [[cells.get((row + 0.5, step + 0.5), "") for step in range(5)] for row in range(4)]
+    cells = {(int(t.get_position()[1]), int(t.get_position()[0])): t.get_text() for t in axes.texts}
+    rows = [[cells.get((row, step), "") for step in range(5)] for row in range(4)]
     assert rows == [
         ["0", "1", "", "", ""],
         ["", "0", "1", "", ""],
@@ -221,7 +221,7 @@ def test_in_one_memory_ranks_write_rows_read_columns_and_leave_sums_on_the_diago
     panels = figures.one_memory(3).axes
     assert [len(texts(axes)) for axes in panels] == [0, 3, 3]
     filled = [
-        [to_rgb(p.get_facecolor()[:3]) for p in axes.patches if p.get_alpha() == 0.55]
+        [to_rgb(p.get_facecolor()[:3]) for p in axes.patches if p.get_facecolor()[3] == 0.55]
         for axes in panels
     ]
     a, b, c = map(to_rgb, RANK[:3])

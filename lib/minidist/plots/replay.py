@@ -17,7 +17,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from minidist.plots import style, told
-from minidist.plots.style import COLORS, GREY
+from minidist.plots.cells import cells
+from minidist.plots.style import COLORS, GREY, box
 from minidist.plots.told import sentences
 from minidist.schedule.replay import Replay
 
@@ -36,21 +37,18 @@ def trace(replay: Replay) -> Figure:
         if after > replay.steps:
             axes.set_axis_off()
             continue
-        title = f"after step {after} of {replay.steps}" if after else "start"
-        axes.set_title(title, fontsize=style.TITLE)
         changed = {(event.dst, event.chunk) for event in replay.events if event.step == after - 1}
-        for rank, chunks in enumerate(replay.state(after)):
-            for chunk, who in enumerate(chunks):
-                share = min(1.0, len(set(who)) / replay.ranks)
-                color = COLORS[2] if who == replay.goal[rank][chunk] else COLORS[0]
-                style.fill(axes, chunk, rank, color, width=share, alpha=0.35)
-                edge, width = (COLORS[1], 1.6) if (rank, chunk) in changed else (GREY, 0.5)
-                style.outline(axes, chunk, rank, edge, linewidth=width)
-                style.write(axes, chunk + 0.5, rank + 0.54, "+".join(map(str, who)))
-        axes.set_xlim(-0.05, replay.chunks + 0.05)
-        axes.set_xticks(np.arange(replay.chunks) + 0.5, [f"{c}" for c in range(replay.chunks)])
-        style.name_rows(axes, (f"rank {rank}" for rank in range(replay.ranks)))
-        style.table(axes)
+        state = replay.state(after)
+        for rank, chunk in np.ndindex(replay.ranks, replay.chunks):
+            who = state[rank][chunk]
+            share = min(1.0, len(set(who)) / replay.ranks)
+            color = COLORS[2] if who == replay.goal[rank][chunk] else COLORS[0]
+            box(axes, chunk, rank, share, 1, face=(color, 0.35), linewidth=0)
+            edge, width = (COLORS[1], 1.6) if (rank, chunk) in changed else (GREY, 0.5)
+            box(axes, chunk, rank, 1, 1, "+".join(map(str, who)), edge=edge, linewidth=width)
+        names = [f"rank {rank}" for rank in range(replay.ranks)]
+        title = f"after step {after} of {replay.steps}" if after else "start"
+        cells(axes, [()] * replay.ranks, names, range(replay.chunks), title=title)
     return figure
 
 

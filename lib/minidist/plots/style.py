@@ -1,7 +1,7 @@
 """The look of all pictures: colours, transparent figures, bare axes, a legend below them."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Literal, TypeVar
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -10,6 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 from numpy.typing import NDArray
+
+T = TypeVar("T")
+Face = tuple[str, float]  # a colour and its opacity
 
 # Okabe and Ito's palette: colour-blind readers can tell them apart, and they are light and dark
 # enough for both themes. The grey is readable on white and on black.
@@ -73,6 +76,12 @@ def color_of(name: str) -> str:
     return known[plain if plain in known else plain.replace("-", "_").replace(" ", "_")]
 
 
+def part_look(part: str) -> dict[str, Any]:
+    """Colour and hatch of a part of the state; grey for what is no part of `PART`."""
+    look = {"facecolor": PART.get(part, GREY), "hatch": PART_HATCH.get(part, "\\\\")}
+    return look | {"edgecolor": "black", "linewidth": 0.4, "alpha": 0.75}
+
+
 def subplots(
     rows: int = 1, columns: int = 1, *, size: tuple[float, float], **options: Any
 ) -> tuple[Figure, Any]:
@@ -102,12 +111,29 @@ def thinned(
     return across[order], up[order]
 
 
+def single(*, size: tuple[float, float], **options: Any) -> tuple[Figure, Axes]:
+    """A figure with one panel."""
+    figure, grid = subplots(size=size, **options)
+    return figure, grid[0, 0]
+
+
+def stacked(
+    panels: Mapping[str, T], size: tuple[float, float], *, pad: float | None = None, **options: Any
+) -> tuple[Figure, list[tuple[Axes, T]]]:
+    """Panels with their titles, one above the other; each comes with what it shows."""
+    figure, grid = subplots(len(panels), 1, size=size, **options)
+    for axes, title in zip(grid[:, 0], panels, strict=True):
+        axes.set_title(title, fontsize=TITLE, pad=pad, loc="left")
+    return figure, list(zip(grid[:, 0], panels.values(), strict=True))
+
+
 def chart(
     axes: Axes,
     labelsize: float = LABEL,
     *,
     title: str = "",
     x_label: str = "",
+    y_label: str = "",
     grid: float = 0.0,
     bare: Literal["x", "y", ""] = "",
 ) -> None:
@@ -119,55 +145,50 @@ def chart(
         axes.set_title(title, fontsize=TITLE, loc="left")
     if x_label:
         axes.set_xlabel(x_label, fontsize=TITLE)
+    if y_label:
+        axes.set_ylabel(y_label, fontsize=TITLE)
     if grid:
         axes.grid(alpha=grid)
     if bare:
         axes.tick_params(axis=bare, length=0)
 
 
-def table(axes: Axes, labelsize: float = LABEL) -> None:
+def table(axes: Axes, rows: Collection[object] = (), columns: Collection[object] = ()) -> None:
+    """A table in place of axes: names of its rows and columns, in the middle of each."""
     axes.set_facecolor("none")
-    axes.tick_params(length=0, labelsize=labelsize)
+    axes.tick_params(length=0, labelsize=LABEL)
     axes.spines[:].set_visible(False)
+    for axis, names in ((axes.yaxis, rows), (axes.xaxis, columns)):
+        places = [at + 0.5 for at in range(len(names))]
+        axis.set_ticks(places, list(map(str, names)) or None)
 
 
-def name_rows(axes: Axes, names: Iterable[str], offset: float = 0.5) -> None:
-    labels = list(names)
-    axes.set_yticks([row + offset for row in range(len(labels))], labels)
-    axes.set_ylim(len(labels) + 0.05, -0.05)
-
-
-def fill(
+def box(
     axes: Axes,
     x: float,
     y: float,
-    color: str,
-    *,
     width: float = 1,
     height: float = 1,
-    alpha: float = 0.4,
-) -> None:
-    axes.add_patch(Rectangle((x, y), width, height, facecolor=color, alpha=alpha, linewidth=0))
-
-
-def outline(
-    axes: Axes,
-    x: float,
-    y: float,
-    color: str = GREY,
+    text: str = "",
     *,
-    width: float = 1,
-    height: float = 1,
-    linewidth: float = 0.5,
-    facecolor: tuple[str, float] | None = None,
-) -> None:
-    """Draw a cell's border, and fill it with a colour and its opacity.
+    face: Face | None = None,
+    edge: str | Face = GREY,
+    linewidth: float = 0.8,
+    dashed: bool = False,
+    hatch: str = "",
+    fontsize: float = LABEL,
+) -> Rectangle:
+    """A border, filled with `face` (a colour and its opacity), and a text in the middle.
 
-    A thick border lies above those of the cell's neighbours.
+    A thick border lies above those of the box's neighbours.
     """
-    box = Rectangle((x, y), width, height, edgecolor=color, facecolor=facecolor)
-    box.set(linewidth=linewidth, fill=bool(facecolor), zorder=3 if linewidth > 1 else 2)
-    axes.add_patch(box)
+    shape = Rectangle((x, y), width, height, edgecolor=edge, facecolor=face, fill=bool(face))
+    shape.set(linewidth=linewidth, linestyle="--" if dashed else "-", hatch=hatch)
+    shape.set_zorder(3 if linewidth > 1 else 2)
+    axes.add_patch(shape)
+    if text:
+        write(axes, x + width / 2, y + 0.52 * height, text, fontsize)
+    return shape
 
 
 def write(axes: Axes, x: float, y: float, text: str, fontsize: float = LABEL, **look: Any) -> None:

@@ -6,9 +6,10 @@ from fractions import Fraction
 import numpy as np
 from matplotlib.figure import Figure
 
-from course.drawing.boxes import Look, arrow, dot, names_left, note, shares, single, sketch
-from course.drawing.charts import plain_logs
+from course.drawing.sketches import Look, arrow, dot, names_left, note, shares, sketch
 from minidist.plots import style
+from minidist.plots.cells import Cell, cells
+from minidist.plots.curves import plain_logs
 from minidist.plots.style import COLORS, GREY, MARKERS, RANK
 from minidist.schedule.replay import Replay
 from minidist.schedule.schedule import Schedule, Step
@@ -27,9 +28,10 @@ def rounds(schedule: Schedule, *, local: int = 0) -> Figure:
     size, height = (0.35 * ranks + 0.9, 0.62 * len(steps) + 0.75), len(steps) + 0.35
     figure, axes = sketch(size, (-0.6, ranks + 2.4), (height, -0.75), margin=0.02)
     for first in range(0, ranks if local else 0, local or 1):
-        corner, frame = (first - 0.45, -0.4), {"width": local - 0.1, "height": height + 0.35}
-        style.fill(axes, *corner, GREY, alpha=0.14, **frame)
-        axes.text(first + (local - 1) / 2, -0.5, f"node {first // local}", ha="center", fontsize=8)
+        frame = first - 0.45, -0.4, local - 0.1, height + 0.35
+        style.box(axes, *frame, face=(GREY, 0.14), linewidth=0)
+        middle = first + (local - 1) / 2
+        style.write(axes, middle, -0.6, f"node {first // local}", style.TITLE)
     for row, (step, times) in enumerate(steps):
         for src, dst in zip(step.src.tolist(), step.dst.tolist(), strict=True):
             look: Look = {"mutation_scale": 9, "shrinkA": 6, "shrinkB": 7, "zorder": 3}
@@ -81,7 +83,7 @@ def floors(
 
     `places`: where an algorithm's name stands, in points from its mark, if not to the right.
     """
-    figure, axes = single(size=(3.7, 3.3))
+    figure, axes = style.single(size=(3.7, 3.3))
     least_steps, least_sent = np.ceil(np.log2(ranks)), 2 * (ranks - 1) / ranks
     axes.axvline(least_steps, color=GREY, ls="--", lw=1)
     axes.axhline(least_sent, color=GREY, ls="--", lw=1)
@@ -89,15 +91,14 @@ def floors(
         color = style.color_of(name.removeprefix("binomial "))
         axes.plot(*point, MARKERS[number % 7], color=color, markersize=8)
         place = places.get(name, (8, 0))
-        look: Look = {"fontsize": 9, "ha": "left" if place[0] >= 0 else "right", "va": "center"}
+        look: Look = {"fontsize": 8, "ha": "left" if place[0] >= 0 else "right", "va": "center"}
         axes.annotate(name, point, place, textcoords="offset points", **look)
-    said: Look = {"fontsize": 8, "color": GREY}
+    said: Look = {"fontsize": style.LABEL, "color": GREY}
     axes.text(least_steps * 1.06, ranks, "fewest steps", **said)
     axes.text(least_steps * 1.06, least_sent * 0.9, "fewest bytes", va="top", **said)
     plain_logs(axes, [1, 2, 5, 10, 20, 50, 100, 200])
     axes.set(xlim=(least_steps * 0.8, 2.9 * ranks), ylim=(least_sent * 0.55, 1.45 * ranks))
-    axes.set(xlabel="steps", ylabel="tensors sent by the busiest rank")
-    style.chart(axes, labelsize=8)
+    style.chart(axes, x_label="steps", y_label="tensors sent by the busiest rank")
     return figure
 
 
@@ -109,18 +110,17 @@ def pipeline(schedule: Schedule) -> Figure:
     sends = [(number, send) for number, step in enumerate(schedule) for send in step]
     links = list(dict.fromkeys((send.src, send.dst) for _, send in sends))
     steps = 1 + max(number for number, _ in sends)
-    figure, axes = single(size=(0.28 * steps + 1.2, 0.3 * len(links) + 0.75))
-    for number, send in sends:
-        row = links.index((send.src, send.dst))
-        color, hatch = (COLORS[0], "") if send.reduce else (COLORS[2], "////")
-        cell = axes.barh(row + 0.5, 1, 0.86, number, color=color, alpha=0.4)
-        cell[0].set(hatch=hatch, edgecolor=GREY, linewidth=0.5)
-        style.write(axes, number + 0.5, row + 0.5, str(send.chunk), fontsize=9)
-    style.name_rows(axes, (f"rank {src} → {dst}" for src, dst in links))
-    axes.set_xticks([step + 0.5 for step in range(steps)], map(str, range(1, steps + 1)))
-    axes.set_xlim(-0.05, steps + 0.05)
-    axes.set_xlabel("step", fontsize=9)
-    style.table(axes)
+    looks: dict[bool, Look] = {
+        True: {"face": (COLORS[0], 0.4)},
+        False: {"face": (COLORS[2], 0.4), "edge": (GREY, 0.4), "hatch": "////"},
+    }
+    rows: list[list[Cell]] = [[] for _ in links]
+    for at, send in sends:
+        cell = Cell(str(send.chunk), at=at, **looks[send.reduce])
+        rows[links.index((send.src, send.dst))].append(cell)
+    figure, axes = style.single(size=(0.28 * steps + 1.2, 0.3 * len(links) + 0.75))
+    names = [f"rank {src} → {dst}" for src, dst in links]
+    cells(axes, rows, names, range(1, steps + 1), tall=0.86, x_label="step")
     return figure
 
 

@@ -7,10 +7,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from course.drawing.boxes import Look, Point, box, single
-from course.drawing.charts import plain_logs
+from course.drawing.sketches import Look, Point
 from minidist.planner.planner import Forecast
 from minidist.plots import style
+from minidist.plots.cells import Cell, cells
+from minidist.plots.curves import plain_logs
 from minidist.plots.style import COLORS, GREY, MARKERS
 
 
@@ -45,29 +46,29 @@ def ladder(rungs: Sequence[Rung], beyond: str) -> Figure:
 
     What stands below that one is never considered. `beyond`: what is left if none will do.
     """
-    figure, axes = single(size=(3.4, 0.62 * (len(rungs) + 1) + 0.3))
     taken = next((i for i, rung in enumerate(rungs) if rung.fits and rung.fast), len(rungs))
+    rows = []
     for row, rung in enumerate(rungs):
-        cells = [(rung.name, GOOD if row == taken else GREY)]
         if row > taken:
-            cells += [("not considered", GREY)] * 2
+            answers = [("not considered", GREY)] * 2
         else:
-            answers = (rung.needs, rung.fits), (rung.rate, rung.fast)
-            cells += [(text, GOOD if yes else BAD) for text, yes in answers[: 1 + rung.fits]]
-        for column, (text, color) in enumerate(cells):
-            width = 2.2 if row == taken and column == 0 else 1.0
-            look: Look = {"edge": color, "face": (color, 0.16), "linewidth": width}
-            box(axes, column, row, 0.84, 0.72, text, **look)
-        if row < taken:
-            down = {"arrowstyle": "->", "color": GREY}
-            axes.annotate("", (0.42, row + 1), (0.42, row + 0.72), arrowprops=down)
-    color = GOOD if taken == len(rungs) else GREY
-    box(axes, 0, len(rungs), 2.84, 0.72, beyond, edge=color, face=(color, 0.16), linewidth=1)
-    for column, head in ((1, "does it fit?"), (2, "is it fast?")):
-        axes.text(column + 0.42, -0.12, head, fontsize=8.5, ha="center", va="bottom")
-    axes.set(xlim=(-0.03, 2.9), ylim=(len(rungs) + 0.8, -0.45), xticks=[], yticks=[])
-    style.table(axes)
+            asked = [(rung.needs, rung.fits), (rung.rate, rung.fast)][: 1 + rung.fits]
+            answers = [(text, GOOD if yes else BAD) for text, yes in asked]
+        name = _answer(rung.name, GOOD, 2.2) if row == taken else _answer(rung.name, GREY)
+        rows.append([name, *(_answer(*each, at=at) for at, each in enumerate(answers, 1))])
+    left = GOOD if taken == len(rungs) else GREY
+    rows.append([_answer(beyond, left, wide=2.84)])
+    figure, axes = style.single(size=(3.4, 0.62 * len(rows) + 0.3))
+    cells(axes, rows, columns=["", "does it fit?", "is it fast?"], tall=0.72, on_top=True)
+    for row in range(min(taken, len(rungs))):
+        down = {"arrowstyle": "->", "color": GREY}
+        axes.annotate("", (0.42, row + 1.14), (0.42, row + 0.86), arrowprops=down)
     return figure
+
+
+def _answer(text: str, color: str, linewidth: float = 1.0, **place: float) -> Cell:
+    look: Look = {"wide": 0.84, "edge": color, "linewidth": linewidth} | place
+    return Cell(text, (color, 0.16), **look)
 
 
 LINES: dict[str, dict[str, Any]] = {
@@ -85,20 +86,16 @@ def roofline(
     names: Mapping[str, tuple[float, float]],
 ) -> Figure:
     """Shares of the peak over a rank's tokens in a step; one of `LINES` each, named at `names`."""
-    figure, axes = single(size=(3.3, 3.0))
+    figure, axes = style.single(size=(3.3, 3.0))
     for name, line in shares.items():
         axes.plot(tokens, line, **LINES[name])
-        axes.text(*names[name], name, fontsize=8, color=LINES[name]["color"])
+        axes.text(*names[name], name, fontsize=style.TITLE, color=LINES[name]["color"])
     axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
+    axes.set(yscale="log", ylim=(min(min(line) for line in shares.values()) * 0.8, 1))
     axes.set_xticks(tokens[::3], [f"{count:,}" for count in tokens[::3]])
-    axes.set_ylim(min(min(line) for line in shares.values()) * 0.8, 1)
     axes.set_yticks([0.02, 0.05, 0.1, 0.2, 0.4, 1], ["2%", "5%", "10%", "20%", "40%", "100%"])
     axes.minorticks_off()
-    axes.set_xlabel("tokens per GPU and step", fontsize=9)
-    axes.set_title("share of the GPU's peak", fontsize=9, loc="left")
-    axes.grid(alpha=0.3)
-    style.chart(axes, labelsize=8)
+    style.chart(axes, title="share of the GPU's peak", x_label="tokens per GPU and step", grid=0.3)
     return figure
 
 
@@ -109,7 +106,7 @@ def predicted(
 
     `what`: is predicted, with its unit; `seen`: how the second of a pair is known.
     """
-    figure, axes = single(size=(3.4, 3.4))
+    figure, axes = style.single(size=(3.4, 3.4))
     every = [value for pairs in points.values() for pair in pairs for value in pair]
     ends = [min(every) / 1.4, max(every) * 1.4]
     axes.plot(ends, ends, color=GREY, lw=1.2)
@@ -122,9 +119,7 @@ def predicted(
     steps = (1,) if ends[1] > 100 * ends[0] else (1, 2, 5)
     plain_logs(axes, [step * 10.0**power for power in range(-6, 13) for step in steps])
     axes.set(xlim=ends, ylim=ends, aspect="equal")
-    axes.set_xlabel(f"predicted {what}", fontsize=9)
-    axes.set_ylabel(f"{seen} {what}", fontsize=9)
-    style.chart(axes, labelsize=8)
+    style.chart(axes, x_label=f"predicted {what}", y_label=f"{seen} {what}")
     style.legend_below(figure, 3)
     return figure
 
@@ -134,7 +129,7 @@ def budget(limit: Point, forecast: Mapping[str, Point], measured: Sequence[Point
 
     Points are (seconds of the run, MB on a rank).
     """
-    figure, axes = single(size=(3.4, 3.0))
+    figure, axes = style.single(size=(3.4, 3.0))
     axes.add_patch(Rectangle((0, 0), *limit, color=COLORS[2], alpha=0.15, lw=0))
     axes.text(0.03, 0.03, "the budget", fontsize=style.TITLE, color=GREY, transform=axes.transAxes)
     rings, marks = zip(*forecast.values(), strict=True), zip(*measured, strict=True)
@@ -142,9 +137,7 @@ def budget(limit: Point, forecast: Mapping[str, Point], measured: Sequence[Point
     axes.plot(*marks, "D", label="measured", markersize=4, color=COLORS[1])
     across, up = zip(*forecast.values(), *measured, limit, strict=True)
     axes.set(xlim=(0.7 * min(across), 1.15 * max(across)), ylim=(0.7 * min(up), 1.15 * max(up)))
-    axes.set_xlabel("the run, s on the cluster's clock", fontsize=style.TITLE)
-    axes.set_ylabel("held by a rank, MB", fontsize=style.TITLE)
-    style.chart(axes)
+    style.chart(axes, x_label="the run, s on the cluster's clock", y_label="held by a rank, MB")
     style.legend_below(figure, 2)
     _name_rings(figure, axes, forecast)
     return figure

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from course.drawing.boxes import box, note, rank_names, sketch
+from course.drawing.sketches import note, rank_names, sketch
 from minidist.plots import style
-from minidist.plots.style import COLORS, GREY, MARKERS, PHASE, RANK
+from minidist.plots.style import COLORS, GREY, MARKERS, PHASE, RANK, box
 
 SEAT, GAP, NODE = 1.0, 0.06, 2.0  # widths of a rank and between two; a node's height
 INCH = 0.845  # inches per unit: four ranks side by side are as wide as a phone
@@ -24,7 +24,7 @@ def seats(everyone: Sequence[Mapping[str, Any]]) -> Figure:
         here = [who for who in everyone if who["GROUP_RANK"] == node]
         _node(axes, number * NODE, width, here)
     world = everyone[0]["WORLD_SIZE"]
-    axes.text(0, -0.12, f"WORLD_SIZE = {world}, for all", fontsize=8, va="bottom")
+    note(axes, 0, -0.22, f"WORLD_SIZE = {world}, for all")
     return figure
 
 
@@ -69,7 +69,7 @@ def lives(undisturbed: Sequence[float], parts: Sequence[Life]) -> Figure:
         above.plot(*zip(*steps, strict=True), MARKERS[number], color=color, ms=3.5, mfc="none")
         first, last = min(life.losses), max(life.losses)
         width = last - first + 1
-        style.fill(below, first - 0.5, number + 0.1, color, width=width, height=0.8, alpha=0.3)
+        box(below, first - 0.5, number + 0.1, width, 0.8, face=(color, 0.3), linewidth=0)
         at = first if width > 0.022 * len(life.name) * len(undisturbed) else last + 2
         note(below, at, number + 0.5, life.name)
         if life.killed:
@@ -77,14 +77,11 @@ def lives(undisturbed: Sequence[float], parts: Sequence[Life]) -> Figure:
             below.plot(*place, "x", color=COLORS[1], ms=9, mew=2.5, clip_on=False)
         for later in parts[number + 1 :]:
             for step in life.losses.keys() & later.losses.keys():
-                style.outline(below, step - 0.5, number + 0.1, color, height=0.8)
-    above.set_ylabel("loss", fontsize=9)
-    wide = "wide line: undisturbed"
-    above.text(1, 0.9, wide, transform=above.transAxes, fontsize=8, ha="right")
-    below.set_xlabel("step", fontsize=9)
+                box(below, step - 0.5, number + 0.1, 1, 0.8, edge=color, linewidth=0.5)
+    note(above, 1, 0.9, "wide line: undisturbed", "right", transform=above.transAxes)
     below.set(xlim=(-1, len(undisturbed)), ylim=(len(parts) + 0.05, -0.05), yticks=[])
-    for axes in (above, below):
-        style.chart(axes, labelsize=8)
+    style.chart(above, y_label="loss")
+    style.chart(below, x_label="step")
     below.spines["left"].set_visible(False)
     return figure
 
@@ -95,18 +92,20 @@ WRITES = (2.6, 3.1, 2.8, 3.4)  # each rank's time to write
 
 def async_save() -> Figure:
     """A save during training: who does what, what the folder has, and what a restart finds."""
-    rows = ["training", *rank_names(len(WRITES))]
-    low, end = len(rows) + 0.25, 8.85
+    low, end = len(WRITES) + 1.25, 8.85
     figure, axes = sketch((3.6, 2.6), (-1.35, end), (low + 1.8, -0.1))
     copied = STEP + COPY
     written = copied + max(WRITES)
     renamed = written + INDEX
+    bars = [(0, STEP, COPY - 0.05, "optimizer", "copy"), (1, written, INDEX, "optimizer", "index")]
     for number, start in enumerate([0, *(copied + step * STEP for step in range(7))], 8):
-        _bar(axes, 0, start, min(STEP, end - start) - 0.05, "backward", f"{number}")
-    _bar(axes, 0, STEP, COPY - 0.05, "optimizer", "copy")
+        bars.append((0, start, min(STEP, end - start) - 0.05, "backward", f"{number}"))
     for rank, took in enumerate(WRITES, 1):
-        _bar(axes, rank, copied, took, "all-gather", "write, sync")
-    _bar(axes, 1, written, INDEX, "optimizer", "index")
+        bars.append((rank, copied, took, "all-gather", "write, sync"))
+    for row, start, length, phase, text in bars:
+        color = PHASE[phase]
+        box(axes, start, row, length, 0.8, text, edge=color, face=(color, 0.3))
+    rows = ["training", *rank_names(len(WRITES))]
     for y, name in (*enumerate(rows), (low, "folder")):
         note(axes, -0.12, y + 0.4, name, "right")
     folder = {0: "step-4", copied: "step-4, unfinished-step-8", renamed: "step-4, step-8"}
@@ -118,7 +117,3 @@ def async_save() -> Figure:
     note(axes, renamed + 0.1, low + 1.4, "step-8 →")
     note(axes, renamed + 0.15, 1.4, "rename", color=COLORS[1])
     return figure
-
-
-def _bar(axes: Axes, row: int, start: float, length: float, phase: str, text: str) -> None:
-    box(axes, start, row, length, 0.8, text, edge=PHASE[phase], face=(PHASE[phase], 0.3))

@@ -2,13 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from course.drawing.boxes import box, rank_names, stacked, stripes, table_rows
 from minidist.plots import style
-from minidist.plots.style import COLORS, WORK
+from minidist.plots.cells import Cell, cells, lanes, of_ranks, summed
+from minidist.plots.style import COLORS, WORK, box
 from minidist.schedule.replay import Contributors, Replay, State
 
 
@@ -26,16 +25,15 @@ def before_after(replays: Mapping[str, Replay]) -> Figure:
     figure, grid = style.subplots(len(replays), 2, size=size, height_ratios=heights)
     for (left, right), (name, each) in zip(grid, replays.items(), strict=True):
         brought = [[who or None for who in row] for row in each.start]
-        _side(left, each, each.start, brought, columns)
-        _side(right, each, each.state(), each.goal, columns)
-        left.set_title(f"{name}: before", fontsize=8, loc="left")
-        right.set_title("after", fontsize=8, loc="left")
+        _side(left, f"{name}: before", each, each.start, brought, columns)
+        _side(right, "after", each, each.state(), each.goal, columns)
         right.tick_params(labelleft=False)
     return figure
 
 
 def _side(
     axes: Axes,
+    title: str,
     replay: Replay,
     held: State,
     wanted_of: Sequence[Sequence[Contributors | None]],
@@ -44,28 +42,25 @@ def _side(
     """One grid: of what is `held`, the cells where something is wanted."""
     blocks = _blocks(replay)
     width = replay.ranks if blocks else replay.chunks
+    rows = []
     for rank, wanted in enumerate(wanted_of):
+        row = [Cell(at=x) for x in range(width)]
         own = [chunk for chunk, who in enumerate(wanted) if who is not None]
         for x, chunk in enumerate(own) if blocks else zip(own, own, strict=True):
             who = held[rank][chunk]
-            stripes(axes, x, rank, who)
-            if who != wanted[chunk]:
-                style.outline(axes, x, rank, COLORS[1], linewidth=2)
-            text = f"{chunk // width}→{chunk % width}" if blocks else _sum(who, replay.ranks)
-            style.write(axes, x + 0.5, rank + 0.53, text)
-    for x, rank in np.ndindex(width, replay.ranks):
-        style.outline(axes, x, rank)
-    table_rows(axes, rank_names(replay.ranks), columns + 0.05)
+            wrong = {"edge": COLORS[1], "linewidth": 2} if who != wanted[chunk] else {}
+            cell = summed(who, replay.ranks, at=x, **wrong)
+            text = f"{chunk // width}→{chunk % width}" if blocks else cell.text
+            row[x] = cell._replace(text=text)
+        rows.append(row)
+    cells(axes, of_ranks(rows), title=title)
+    axes.set_xlim(right=columns + 0.05)
 
 
 def _blocks(replay: Replay) -> bool:
     """True if each rank brings N of N x N chunks, one for each rank: too wide for a grid."""
     brings = {sum(map(bool, row)) for row in replay.start}
     return replay.chunks == replay.ranks**2 > 1 and brings == {replay.ranks}
-
-
-def _sum(who: Contributors, ranks: int) -> str:
-    return "Σ" if ranks > 1 and who == tuple(range(ranks)) else "+".join(map(str, who))
 
 
 def in_a_row(
@@ -81,12 +76,8 @@ def in_a_row(
         states = first.start, _promised(first), _promised(both)
         headings = title, *(f"→ {name}" for name in names[title])
         for axes, state, heading in zip(line, states, headings, strict=True):
-            for rank, row in enumerate(state):
-                for chunk, who in enumerate(row):
-                    stripes(axes, chunk, rank, who)
-                    box(axes, chunk, rank, 1, 1, _sum(who, first.ranks), linewidth=0.5)
-            axes.set_title(heading, fontsize=8, loc="left")
-            table_rows(axes, range(first.ranks), first.chunks + 0.05)
+            shown = [[summed(who, first.ranks) for who in row] for row in state]
+            cells(axes, shown, range(first.ranks), title=heading)
     return figure
 
 
@@ -109,53 +100,59 @@ def mesh_sums(states: Sequence[tuple[str, Held]]) -> Figure:
     figure, grid = style.subplots(1, len(states), size=(3.45, 1.65))
     for at, (axes, (title, held)) in enumerate(zip(grid[0], states, strict=True)):
         nodes, local = len(held), len(held[0])
-        for node, row in enumerate(held):
-            for place, who in enumerate(row):
-                x, y = place + 0.1, node + 0.12
-                stripes(axes, x, y, who, width=0.8, height=0.76)
-                text = "+".join(map(str, who)) if len(who) < 4 else "Σ"
-                box(axes, x, y, 0.8, 0.76, text, linewidth=0.5)
-        rows = [(-0.08, node + 0.02, local + 0.16, 0.96) for node in range(nodes)]
-        columns = [(place + 0.02, -0.08, 0.96, nodes + 0.16) for place in range(local)]
+        shown = {
+            f"node {node}": [
+                summed(who, nodes * local, wide=0.8, at=x) for x, who in enumerate(row)
+            ]
+            for node, row in enumerate(held)
+        }
+        cells(axes, shown, tall=0.76, margin=0.3, title=title)
+        rows = [(-0.18, node + 0.02, local + 0.16, 0.96) for node in range(nodes)]
+        columns = [(place - 0.08, -0.08, 0.96, nodes + 0.16) for place in range(local)]
         for frame in (rows, columns, [])[at]:
             box(axes, *frame, linewidth=1.2, dashed=True)
-        axes.set_title(title, fontsize=8)
-        table_rows(axes, [f"node {node}" for node in range(nodes)], local + 0.2, left=-0.2)
         axes.set_ylim(nodes + 0.2, -0.2)
         axes.tick_params(labelleft=at == 0)
     return figure
 
 
-Lane = Mapping[str, tuple[float, float]]  # what it does → from, to
-GLOO: Mapping[str, Lane] = {
-    "program": {"call": (0, 1), "compute A": (1, 4), "wait()": (4, 6.5), "use sum": (6.5, 8.5)},
-    "messages": {"all_reduce": (1, 6.5)},
-}
-NCCL: Mapping[str, Lane] = {
-    "program": {
-        "call": (0, 1),
-        "queue A": (1, 2.4),
-        "wait()": (2.4, 3.5),
-        "queue use": (3.5, 5.2),
-        "goes on": (5.2, 8.5),
+Lane = Mapping[str, tuple[float, float]]  # what it does → from, to; "?": it only waits
+WAITING: Mapping[str, Mapping[str, Lane]] = {
+    "Gloo, on CPUs": {
+        "program": {
+            "call": (0, 1),
+            "compute A": (1, 4),
+            "wait()?": (4, 6.5),
+            "use sum": (6.5, 8.5),
+        },
+        "messages": {"all_reduce": (1, 6.5)},
     },
-    "GPU stream": {"compute A": (1.6, 4.6), "stream waits": (4.6, 6.8), "use sum": (6.8, 8.5)},
-    "NCCL stream": {"all_reduce": (1.3, 6.8)},
+    "NCCL, on GPUs": {
+        "program": {
+            "call": (0, 1),
+            "queue A": (1, 2.4),
+            "wait()": (2.4, 3.5),
+            "queue use": (3.5, 5.2),
+            "goes on": (5.2, 8.5),
+        },
+        "GPU stream": {"compute A": (1.6, 4.6), "stream waits?": (4.6, 6.8), "use sum": (6.8, 8.5)},
+        "NCCL stream": {"all_reduce": (1.3, 6.8)},
+    },
 }
 
 
 def waiting() -> Figure:
     """Two panels over the same time: Gloo with two lanes, NCCL with three."""
-    panels = {"Gloo, on CPUs": GLOO, "NCCL, on GPUs": NCCL}
-    heights = [len(lanes) + 0.5 for lanes in panels.values()]
-    figure, drawn = stacked(panels, (3.7, 0.42 * sum(heights)), height_ratios=heights)
-    for axes, lanes in drawn:
-        for y, lane in enumerate(lanes.values()):
-            for text, (start, end) in lane.items():
-                color = WORK["communication" if text == "all_reduce" else "compute"]
-                idle = text == "stream waits" or (text == "wait()" and lanes is GLOO)
-                face = None if idle else (color, 0.4)
-                box(axes, start, y + 0.1, end - start, 0.8, text, face=face, dashed=idle)
-        table_rows(axes, lanes, 8.6, left=0)
-    axes.set_xlabel("time →", fontsize=8, loc="right")
-    return figure
+
+    def cell(text: str, start: float, end: float) -> Cell:
+        idle = text.endswith("?")
+        face = WORK["communication" if text == "all_reduce" else "compute"], 0.4
+        return Cell(text.rstrip("?"), None if idle else face, end - start, start, dashed=idle)
+
+    panels = {
+        title: {
+            name: [cell(text, *span) for text, span in lane.items()] for name, lane in of.items()
+        }
+        for title, of in WAITING.items()
+    }
+    return lanes(panels, (3.7, 2.52), x_label="time →")

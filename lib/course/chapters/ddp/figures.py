@@ -9,8 +9,9 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from course.drawing.boxes import box, single, stacked
+from course.drawing.sketches import note, rank_names
 from minidist.plots import style
+from minidist.plots.cells import Cell, cells, lanes
 from minidist.plots.style import COLORS, GREY, PART, PHASE
 
 WIDE, HIGH = 0.86, 0.62  # a box, in columns and rows
@@ -24,8 +25,7 @@ def ddp_step(
     `parts`: of the batch; `mean`: of all `gradients`; `before` and `after`: the weights then.
     """
     ranks = len(parts)
-    figure, axes = single(size=(3.3, 3.7))
-    rows = {
+    table = {
         "weights": ([before] * ranks, PART["parameters"]),
         "its part of\nthe batch": (parts, GREY),
         "forward": (["loss"] * ranks, PHASE["forward"]),
@@ -33,27 +33,21 @@ def ddp_step(
         "all-reduce": ([mean], PHASE["bucket"]),
         "optimizer": ([after] * ranks, PHASE["optimizer"]),
     }
+    gap, rows = 1 - WIDE, list[list[Cell]]()
+    for texts, color in table.values():
+        wide, places = ranks / len(texts) - gap, enumerate(texts)
+        rows.append(
+            [Cell(text, (color, 0.45), wide, x + gap / 2, edge=color) for x, text in places]
+        )
+    figure, axes = style.single(size=(3.3, 3.7))
+    cells(axes, rows, table, rank_names(ranks), tall=HIGH, on_top=True)
     for rank in range(ranks):  # what belongs to one rank, above and below the all-reduce
-        for top, height in ((-0.12, 3.98), (4.88, 0.86)):
-            style.outline(axes, rank + 0.02, top, width=0.96, height=height)
-    for row, (texts, color) in enumerate(rows.values()):
-        wide = WIDE if len(texts) > 1 else ranks - 1 + WIDE
-        for column, text in enumerate(texts):
-            x, face = column + (1 - WIDE) / 2, (color, 0.45)
-            box(axes, x, row, wide, HIGH, text, edge=color, face=face, linewidth=0.5)
-        for rank in range(ranks * (row > 0)):
-            ends = (rank + 0.5, row - 0.02), (rank + 0.5, row - 1 + HIGH + 0.02)
+        for top, height in ((0.07, 3.9), (5.07, 0.86)):
+            style.box(axes, rank + 0.02, top, 0.96, height, linewidth=0.5)
+        for row in range(1, len(rows)):
+            ends = (rank + 0.5, row + 0.17), (rank + 0.5, row - 0.17)
             axes.annotate("", *ends, arrowprops={"arrowstyle": "->", "color": GREY})
-    axes.set_xticks([rank + 0.5 for rank in range(ranks)], [f"rank {r}" for r in range(ranks)])
-    axes.xaxis.tick_top()
-    axes.set_xlim(0, ranks)
-    style.name_rows(axes, rows, offset=HIGH / 2)
-    axes.set_ylim(len(rows) - 0.2, -0.2)
-    style.table(axes)
     return figure
-
-
-LANE, LINK = 0.8, 1.35  # height of a bar; where the lower lane begins
 
 
 class Travel(NamedTuple):
@@ -73,29 +67,27 @@ def bucket_timeline(
     optimizer may step. `backward`: its pieces in order, with their ends; all in milliseconds.
     """
     last = max(travels[-1].end for travels in strategies.values())
-    figure, panels = stacked(strategies, (3.3, 1.12 * len(strategies) + 0.4), pad=3)
+
+    def cell(phase: str, text: str, start: float, end: float) -> Cell:
+        color, room = PHASE[phase], end - start > 0.054 * last
+        return Cell(text if room else "", (color, 0.45), end - start, start, edge=color)
+
     pairs = pairwise([("", 0.0), *backward])
-    pieces = [(0.0, "backward", name, begin, end) for (_, begin), (name, end) in pairs]
-    for axes, travels in panels:
-        sent = [
-            (LINK, "bucket", str(number) if len(travels) > 1 else "all", travel.start, travel.end)
-            for number, travel in enumerate(travels)
-        ]
-        for top, kind, name, start, end in pieces + sent:
-            text = name if end - start > 0.054 * last else ""  # if there is room
-            wide, face = end - start - 0.0036 * last, (PHASE[kind], 0.45)  # neighbours stay apart
-            box(axes, start, top, wide, LANE, text, edge=PHASE[kind], face=face)
+    pieces = [cell("backward", name, begin, end) for (_, begin), (name, end) in pairs]
+    panels = {}
+    for title, travels in strategies.items():
+        names = map(str, range(len(travels))) if len(travels) > 1 else ["all"]
+        named = zip(names, travels, strict=True)
+        sent = [cell("bucket", name, each.start, each.end) for name, each in named]
+        panels[title] = {"backward,\nlayer": pieces, "link,\nbucket": sent}
+    size, x_label = (3.3, 1.12 * len(panels) + 0.4), "milliseconds since backward began"
+    figure = lanes(panels, size, x_label=x_label, numbers=True)
+    for axes, travels in zip(figure.axes, strategies.values(), strict=True):
         for travel in travels:
-            axes.plot([travel.full, travel.start], [LANE, LINK], ":", color=GREY, linewidth=1)
+            axes.plot([travel.full, travel.start], [0.88, 1.12], ":", color=GREY, linewidth=1)
         done = max(backward[-1][1], travels[-1].end)
-        axes.plot([done, done], [-0.15, LINK + LANE + 0.15], color=GREY, linewidth=1.5)
-        text = f"step at\n{done:.0f} ms"
-        axes.text(done + 0.01 * last, LANE / 2, text, fontsize=style.LABEL, va="center")
-        axes.set_yticks([LANE / 2, LINK + LANE / 2], ["backward,\nlayer", "link,\nbucket"])
-        axes.set(xlim=(0, 1.2 * last), ylim=(LINK + LANE + 0.2, -0.25))
-        style.chart(axes, bare="y")
-        axes.tick_params(axis="x", labelbottom=axes is figure.axes[-1])
-    axes.set_xlabel("milliseconds since backward began", fontsize=style.LABEL)
+        axes.plot([done, done], [0, 2], color=GREY, linewidth=1.5)
+        note(axes, done + 0.01 * last, 0.5, f"step at\n{done:.0f} ms", fontsize=style.LABEL)
     return figure
 
 
@@ -118,20 +110,17 @@ def gradients(
     figure, grid = style.subplots(1, 3, size=size, width_ratios=widths)
     scale = np.array([max(abs(_strip(each[name])).max() for each in own) for name in rows])
     for axes, title, ranks in zip(grid[0], ("before", "after"), (own, averaged), strict=False):
+        names = rows if axes is grid[0, 0] else [""] * len(rows)
+        cells(axes, [()] * len(rows), names, title=title)
         _strips(axes, [np.array([_strip(each[name]) for name in rows]) for each in ranks], scale)
-        axes.set_title(title, fontsize=style.TITLE)
-    last = grid[0, 2]
+    places: list[list[Cell]] = [[] for _ in rows]
     for column, filled in enumerate(buckets.values()):
         for index, bucket in enumerate(filled):
-            for row in map(rows.index, bucket):
-                style.fill(last, column, row, COLORS[index % 6], width=0.94)
-                style.write(last, column + 0.5, row + 0.53, str(index))
-    last.set_xticks(np.arange(len(buckets)) + 0.5, list(buckets), rotation=90)
-    last.set_xlim(-0.05, len(buckets) + 0.05)
-    last.set_title("bucket", fontsize=style.TITLE)
-    for axes in grid[0]:
-        style.name_rows(axes, rows if axes is grid[0, 0] else [""] * len(rows))
-        style.table(axes)
+            for name in bucket:
+                face = COLORS[index % 6], 0.4
+                places[rows.index(name)].append(Cell(str(index), face, 0.94, column, linewidth=0))
+    cells(grid[0, 2], places, [""] * len(rows), list(buckets), title="bucket")
+    grid[0, 2].tick_params(axis="x", rotation=90)
     return figure
 
 
@@ -151,6 +140,7 @@ def _strips(axes: Axes, of_ranks: Sequence[np.ndarray], scale: np.ndarray) -> No
         # Rasterized, or seams show between the cells.
         axes.pcolormesh(*edges, values, cmap="PuOr_r", vmin=-1, vmax=1, rasterized=True)
         for row in range(len(scale)):
-            style.outline(axes, left, row, width=BINS)
+            style.box(axes, left, row, BINS, linewidth=0.5)
+    axes.set_xlim(-0.5, lefts[-1] + BINS + 0.5)
     axes.set_xticks([left + BINS / 2 for left in lefts], map(str, range(len(of_ranks))))
     axes.set_xlabel("rank", fontsize=style.LABEL)

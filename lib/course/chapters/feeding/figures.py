@@ -7,9 +7,10 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from course.drawing.boxes import Look, box, rank_names, single, sketch, stacked, table_rows
+from course.drawing.sketches import Look, note, rank_names, sketch, timeline
 from minidist.plots import style
-from minidist.plots.style import COLORS, GREY, PHASE, RANK
+from minidist.plots.cells import Cell, cells, lanes, of_ranks
+from minidist.plots.style import COLORS, GREY, PHASE, RANK, box
 
 GAP = 0.5  # between steps
 
@@ -21,23 +22,20 @@ def epoch(drawn: Sequence[Sequence[int]], batch: int) -> Figure:
     was drawn before, by an earlier step or a smaller rank, is crossed out.
     """
     longest = max(len(own) for own in drawn)
-    figure, axes = single(size=(0.36 * longest + 1.1, 0.28 * len(drawn) + 0.5))
     seen: set[int] = set()
+    rows: list[list[Cell]] = [[] for _ in drawn]
+    figure, axes = style.single(size=(0.36 * longest + 1.1, 0.28 * len(drawn) + 0.5))
     for place, rank in product(range(longest), range(len(drawn))):
         for sample in drawn[rank][place : place + 1]:  # none, if the rank has drawn fewer
-            x = place + GAP * (place // batch)
-            style.fill(axes, x, rank, COLORS[place // batch % 6], width=0.94, height=0.92)
-            style.write(axes, x + 0.47, rank + 0.48, str(sample))
+            x, face = place + GAP * (place // batch), (COLORS[place // batch % 6], 0.4)
+            rows[rank].append(Cell(str(sample), face, 0.94, x, linewidth=0))
             if sample in seen:
-                axes.plot([x, x + 0.94], [rank + 0.92, rank], color=COLORS[1], linewidth=1.6)
+                axes.plot([x, x + 0.94], [rank + 0.96, rank + 0.04], color=COLORS[1], linewidth=1.6)
             seen.add(sample)
+    cells(axes, rows, rank_names(len(drawn)), tall=0.92, on_top=True)
     steps = range(-(-longest // batch))
     middles = [step * (batch + GAP) + min(batch, longest - step * batch) / 2 for step in steps]
     axes.set_xticks(middles, [f"step {step + 1}" for step in steps])
-    axes.set_xlim(-0.1, longest + GAP * (len(steps) - 1) + 0.1)
-    axes.xaxis.tick_top()
-    style.name_rows(axes, rank_names(len(drawn)), offset=0.46)
-    style.table(axes)
     return figure
 
 
@@ -50,10 +48,9 @@ def batch_shares(parts: Sequence[Sequence[object]], local: int) -> Figure:
     for rank, part in enumerate(parts):
         left, top = rank % local * (share + GAP), 3.4 * (rank // local)
         for x, sample in enumerate(part):
-            look: Look = {"edge": "black", "face": (RANK[rank % 8], 0.5)}
-            box(axes, left + x, top, 1, 1, str(sample), **look)
-        style.write(axes, left + share / 2, top + 1.5, f"rank {rank}")
-        style.write(axes, left + share / 2, top + 2.15, f"local {rank % local}")
+            box(axes, left + x, top, 1, 1, str(sample), edge="black", face=(RANK[rank % 8], 0.5))
+        middle, name = left + share / 2, f"rank {rank}\nlocal {rank % local}"
+        style.write(axes, middle, top + 1.85, name)
         if rank % local == 0:
             style.write(axes, -1.7, top + 0.52, f"node {rank // local}")
     return figure
@@ -67,22 +64,21 @@ def token_weights(lengths: Sequence[Sequence[int]]) -> Figure:
 
     A column for each rank, a row for each micro-batch, a cell for each of its tokens.
     """
-    micro = max(len(own) for own in lengths)
-    figure, axes = single(size=(3.6, 0.42 * micro + 0.85))
-    left = 0.0
+    micro, left = max(len(own) for own in lengths), 0.0
+    rows: list[list[Cell]] = [[] for _ in range(micro)]
+    middles = []
     for rank, own in enumerate(lengths):
-        width = max(3, *own)
-        style.write(axes, left + width / 2, -0.25, f"rank {rank}", style.TITLE)
-        for row, tokens in enumerate(own):
+        face = RANK[rank % len(RANK)], 0.45
+        for row, tokens in zip(rows, own, strict=False):
             share = f"1/{len(lengths) * len(own) * tokens}"
-            for cell in range(tokens):
-                box(axes, left + cell, row, 1, 0.74, share, face=(RANK[rank % len(RANK)], 0.45))
-        left += width + SPACE
+            row += [Cell(share, face, at=left + token, linewidth=0.8) for token in range(tokens)]
+        middles.append(left + max(3, *own) / 2)
+        left += max(3, *own) + SPACE
     text, face = "one all-reduce, one optimizer step", (PHASE["bucket"], 0.25)
-    box(axes, 0, micro + 0.05, left - SPACE, 0.62, text, face=face)
     names = [f"micro-batch {row + 1}" for row in range(micro)]
-    table_rows(axes, names, left - SPACE + 0.1, left=-0.1, offset=0.37)
-    axes.set_ylim(micro + 0.75, -0.55)
+    figure, axes = style.single(size=(3.6, 0.42 * micro + 0.85))
+    cells(axes, [*rows, [Cell(text, face, left - SPACE)]], [*names, ""], tall=0.74, on_top=True)
+    axes.set_xticks(middles, rank_names(len(lengths)))
     return figure
 
 
@@ -93,12 +89,11 @@ def masks(panels: Mapping[str, torch.Tensor]) -> Figure:
     for row, (title, dropped) in zip(grid, panels.items(), strict=True):
         for rank, axes in enumerate(row):
             for sample, unit in dropped[rank].nonzero().tolist():
-                style.fill(axes, unit, sample, RANK[rank % len(RANK)], alpha=0.9)
-            style.outline(axes, 0, 0, GREY, width=units, height=samples, linewidth=0.8)
-            axes.set(xlim=(-0.1, units + 0.1), ylim=(samples + 0.1, -0.1), xticks=[], yticks=[])
+                box(axes, unit, sample, face=(RANK[rank % len(RANK)], 0.9), linewidth=0)
+            box(axes, 0, 0, units, samples)
+            cells(axes, [()] * samples, x_label=f"rank {rank}")
+            axes.set_xlim(-0.1, units + 0.1)
             axes.set_aspect("equal")
-            axes.set_xlabel(f"rank {rank}", fontsize=style.TITLE)
-            style.table(axes)
         row[0].set_title(title, fontsize=style.TITLE, loc="left")
     return figure
 
@@ -106,7 +101,7 @@ def masks(panels: Mapping[str, torch.Tensor]) -> Figure:
 def spreads(values: torch.Tensor) -> Figure:
     """`values` [ranks, samples], a row of points for each rank and one for all, and deviations."""
     ranks, edge = len(values), float(values.max()) + 0.5
-    figure, axes = single(size=(3.7, 0.42 * ranks + 0.9))
+    figure, axes = style.single(size=(3.7, 0.42 * ranks + 0.9))
     rows = [{rank: own} for rank, own in enumerate(values)] + [dict(enumerate(values))]
     for row, parts in enumerate(rows):
         own, y = torch.cat([*parts.values()]), row + 0.5
@@ -116,12 +111,11 @@ def spreads(values: torch.Tensor) -> Figure:
         axes.plot([mean], [y], marker="|", markersize=14, markeredgewidth=2.2, color=GREY)
         for rank, part in parts.items():
             axes.plot(part, [y] * len(part), "o", color=RANK[rank % len(RANK)], markersize=4)
-        axes.text(edge, y, f"{variance:.2f}", fontsize=style.LABEL, va="center")
-    axes.text(edge, -0.1, "variance", fontsize=style.LABEL, va="center")
+        note(axes, edge, y, f"{variance:.2f}", fontsize=style.LABEL)
+    note(axes, edge, -0.1, "variance", fontsize=style.LABEL)
     axes.axhline(ranks, color=GREY, linewidth=0.6)
-    style.name_rows(axes, [*rank_names(ranks), "all"])
-    axes.set(xlim=(float(values.min()) - 0.2, edge + 1.1), xticks=[-2, -1, 0, 1, 2])
-    style.table(axes)
+    cells(axes, [()] * (ranks + 1), [*rank_names(ranks), "all"])
+    axes.set(xlim=(float(values.min()) - 0.2, edge), xticks=[-2, -1, 0, 1, 2])
     return figure
 
 
@@ -137,7 +131,7 @@ def descend(rate: float, steps: int) -> np.ndarray:
 def two_paths(rates: Sequence[float], k: int) -> Figure:
     """A panel for each rate: k steps with it, and one step with k times the rate."""
     titles = {f"rate {rate:g}": rate for rate in rates}
-    figure, panels = stacked(titles, (3.7, 1.45 * len(rates)), sharex=True)
+    figure, panels = style.stacked(titles, (3.7, 1.45 * len(rates)), sharex=True)
     x, y = np.meshgrid(np.linspace(-3.4, 1.4, 80), np.linspace(-2.1, 1.2, 80))
     height = (CURVATURE[0] * x**2 + CURVATURE[1] * y**2) / 2
     for axes, rate in panels:
@@ -147,33 +141,22 @@ def two_paths(rates: Sequence[float], k: int) -> Figure:
         look: Look = {"markersize": 4, "linewidth": 1.4}
         axes.plot(*small.T, "o-", color=COLORS[0], label=f"{k} small steps", **look)
         axes.plot(*large.T, "s--", color=COLORS[1], label="one large step", **look)
-        axes.set(xlim=(-3.4, 1.4), ylim=(-2.1, 1.2), xticks=[], yticks=[])
+        axes.set(xlim=(-3.4, 1.4), ylim=(-2.1, 1.2))
         style.table(axes)
     style.legend_below(figure, 2)
     return figure
 
 
-BATCH, TALK = 1.0, 0.35  # durations of a batch and of its all-reduce
-FORWARD, ALL_REDUCE = (PHASE["forward"], 0.5), (PHASE["reduce-scatter"], 0.35)
-
-
 def uneven(batches: Sequence[int]) -> Figure:
     """Two timelines of ranks with so many batches: as they are, and under `join`."""
-    size = 3.7, 0.86 * len(batches) + 1.5
-    figure, panels = stacked({"without": False, "with join()": True}, size, sharex=True)
     least, most = min(batches), max(batches)
-    for axes, joined in panels:
-        for rank, own in enumerate(batches):
-            for step in range(most if joined else min(own, least + 1)):
-                left, y = step * (BATCH + TALK), rank + 0.12
-                text, face = (f"{step + 1}", FORWARD) if step < own else ("zeros", None)
-                box(axes, left, y, BATCH, 0.76, text, face=face)
-                if joined or step < least:
-                    box(axes, left + BATCH, y, TALK, 0.76, "Σ", face=ALL_REDUCE)
-            if not joined:  # who has another batch waits for the gradients of those without one
-                x, text = (BATCH, "waits …") if own > least else (0, "has ended")
-                x += least * (BATCH + TALK) + 0.15
-                axes.text(x, rank + 0.5, text, fontsize=style.LABEL, va="center")
-        table_rows(axes, rank_names(len(batches)), most * (BATCH + TALK) + 0.05)
-    axes.set_xlabel("time", fontsize=style.TITLE, loc="right")
-    return figure
+    without, joined = list[str](), list[str]()
+    for own in batches:
+        steps = [f"{step + 1}" if step < own else "zeros?" for step in range(most)]
+        # Who has another batch waits for the gradients of those without one.
+        then = f"{least + 1} waits_…" if own > least else "has_ended"
+        without.append(" Σ ".join([*steps[:least], then]))
+        joined.append(" Σ ".join([*steps, ""]))
+    ways = {"without": without, "with join()": joined}
+    panels = {title: of_ranks(map(timeline, ranks)) for title, ranks in ways.items()}
+    return lanes(panels, (3.7, 0.86 * len(batches) + 1.2))

@@ -8,10 +8,11 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from course.drawing.boxes import box, sketch, stacked
+from course.drawing.sketches import note, sketch
 from minidist.parallel.sharding.layouts import Flat, RowLayout
 from minidist.plots import style
-from minidist.plots.style import GREY, LABEL, PART, PART_HATCH, RANK
+from minidist.plots.cells import Cell, cells, heading
+from minidist.plots.style import GREY, LABEL, PART, PART_HATCH, RANK, box
 
 
 def cuts(
@@ -22,31 +23,31 @@ def cuts(
     `ways`: title → of each rank, the elements that it sends, as `elements_kept` names them.
     """
     tallest = max(shape[0] for shape in shapes.values())
-    figure, panels = stacked(ways, (3.75, len(ways) * (0.25 * (tallest + 1) + 0.3)))
+    figure, panels = style.stacked(ways, (3.75, len(ways) * (0.25 * (tallest + 1) + 0.3)))
     for axes, ranks in panels:
         owner = {element: rank for rank, elements in enumerate(ranks) for element in elements}
-        left = 0.0
-        for name, (rows, *rest) in shapes.items():
+        left, rows = 0.0, [list[Cell]() for _ in range(tallest + 1)]
+        for name, (count, *rest) in shapes.items():
             columns = rest[0] if rest else 1
-            for index in range(rows * columns):
+            rows[0].append(heading(name, columns, left))
+            for index in range(count * columns):
                 row, column = divmod(index, columns)
-                _cell(axes, left + column, row, f"{name}{index}", owner[f"{name}{index}"])
-            axes.text(left + columns / 2, -0.25, name, ha="center", fontsize=LABEL, style="italic")
+                element = f"{name}{index}"
+                rows[row + 1].append(_element(element, owner[element], left + column))
             left += columns + 0.7
-        left += 0.5
         for rank, elements in enumerate(ranks):
-            for row, element in enumerate(elements):
-                _cell(axes, left, row, element, rank)
-            axes.text(left + 0.5, -0.25, f"rank {rank}", ha="center", fontsize=LABEL)
-            left += 1.8
-        axes.set(xlim=(-0.1, left), ylim=(tallest + 0.1, -0.9))
-        axes.set_axis_off()
+            left += 0.5 if rank == 0 else 1.8
+            rows[0].append(heading(f"rank {rank}", 1, left))
+            for row, element in enumerate(elements, 1):
+                rows[row].append(_element(element, rank, left))
+        cells(axes, rows, tall=0.9)
     return figure
 
 
-def _cell(axes: Axes, left: float, top: float, element: str, rank: int) -> None:
-    box(axes, left, top, 1, 0.9, element, face=(RANK[rank % 8], 0.55) if element else None)
-    axes.patches[-1].set_hatch("" if element else "xxx")
+def _element(name: str, rank: int, left: float) -> Cell:
+    if name:
+        return Cell(name, (RANK[rank % 8], 0.55), at=left)
+    return Cell(at=left, hatch="xxx")
 
 
 def elements_kept(
@@ -95,7 +96,7 @@ def unit_life(events: Sequence[Event] = A_STEP, ranks: int = 4) -> Figure:
     figure, axes = sketch((3.75, 0.36 * len(events) + 0.5), x, y)
     for row, (_, name, *held) in enumerate(events):
         top, total = row * HIGH, 0
-        axes.text(-0.12, top + 0.38, name, ha="right", va="center", fontsize=LABEL)
+        note(axes, -0.12, top + 0.38, name, "right", fontsize=LABEL)
         for line, (part, how) in enumerate(zip(PARTS, held, strict=True)):
             for rank, number in product(range(ranks), repeat=2):
                 there = how == "whole" or (how == "shard" and number == rank)
@@ -106,7 +107,7 @@ def unit_life(events: Sequence[Event] = A_STEP, ranks: int = 4) -> Figure:
             if count:
                 _numbers(axes, bars + 0.11 * total, top + 0.2, 0.11 * count, part)
             total += count
-        axes.text(bars + 0.11 * total + 0.06, top + 0.4, str(total), va="center", fontsize=LABEL)
+        note(axes, bars + 0.11 * total + 0.06, top + 0.4, str(total), fontsize=LABEL)
         if name in ("gather", "reduce-scatter"):  # a line joins the ranks
             middle = top + BAR / 2 + (BAR + 0.08) * (name == "reduce-scatter")
             for rank in range(1, ranks):
@@ -117,17 +118,17 @@ def unit_life(events: Sequence[Event] = A_STEP, ranks: int = 4) -> Figure:
         axes.plot([-2.1] * 2, [top, bottom], color=GREY, lw=1)
         style.write(axes, -2.25, (top + bottom) / 2, phase, rotation=90)
     for rank in range(ranks):
-        middle = rank * wide + ranks * CELL / 2
-        axes.text(middle, -0.32, f"rank {rank}", ha="center", fontsize=LABEL)
-    axes.text(bars, -0.32, "numbers held", fontsize=LABEL)
+        style.write(axes, rank * wide + ranks * CELL / 2, -0.45, f"rank {rank}")
+    note(axes, bars, -0.45, "numbers held", fontsize=LABEL)
     return figure
 
 
 def _numbers(axes: Axes, left: float, top: float, width: float, part: str | None) -> None:
     """Numbers of a part of the state; if there are none, an empty outline."""
-    look: dict[str, Any] = {"face": (PART[part], 1.0), "edge": "black"} if part else {}
+    look: dict[str, Any] = {}
+    if part:
+        look = {"face": (PART[part], 1.0), "edge": "black", "hatch": 2 * PART_HATCH[part]}
     box(axes, left, top, width, BAR, linewidth=0.5, **look)
-    axes.patches[-1].set_hatch(2 * PART_HATCH[part] if part else "")
 
 
 WIDE, TALL, DOWN = 1.0, 0.8, 1.55  # a rank's box, and the way from node to node
@@ -149,14 +150,12 @@ def mesh(nodes: int, local: int) -> Figure:
         if place:
             axes.plot([left - 0.25, left], [top + TALL / 2] * 2, color=GREY, lw=2)
         else:
-            axes.text(
-                -0.15, top + TALL / 2, f"node {node}", ha="right", va="center", fontsize=LABEL
-            )
+            note(axes, -0.15, top + TALL / 2, f"node {node}", "right", fontsize=LABEL)
         if node:
             ends = [top - DOWN + TALL, top]
             axes.plot([left + WIDE / 2] * 2, ends, color=GREY, lw=1.6, linestyle=":")
     row = "along a row (solid): gather weights, reduce-scatter gradients"
     column = "down a column (dotted): all-reduce one shard of gradients"
-    axes.text(right / 2, -0.2, row, ha="center", fontsize=LABEL)
-    axes.text(right / 2, bottom + 0.2, column, ha="center", va="top", fontsize=LABEL)
+    style.write(axes, right / 2, -0.3, row)
+    style.write(axes, right / 2, bottom + 0.32, column)
     return figure

@@ -5,16 +5,14 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
 
 from course.chapters.gpus.traces import DARK, WIDE
-from course.drawing.boxes import Look, single, stacked
-from course.drawing.charts import byte_ticks
 from course.pages.published import named
 from course.timing.fits import Line, TwoLines, bus_bandwidth, errors, through_ends, two_lines
 from minidist.plots import style
-from minidist.plots.style import COLORS, GREY, HATCHES, LABEL, MARKERS, PART, PHASE, TITLE
+from minidist.plots.cells import bar, cells, ending, lanes
+from minidist.plots.curves import Curve, Look, byte_ticks, curves, on_top
+from minidist.plots.style import COLORS, GREY, MARKERS, PHASE, TITLE
 
 BETWEEN = 256 * 2**10, 32 * 2**20  # sizes at which one line is off by about 2
 MARK = 96 * 2**20  # the size of most of DDP's buckets in the small job
@@ -58,12 +56,10 @@ def all_reduce_curves(
     ticks = byte_ticks(5, 10, 15, 20, 25, 30)
     below.set_xticks(list(ticks), list(ticks.values()))
     below.set_xlabel("bytes in the tensor", fontsize=TITLE)
-    top: Look = {"transform": above.get_xaxis_transform(), "va": "bottom"}
-    above.text(MARK, 1.0, "96 MiB", fontsize=LABEL, **top)
-    handles: list[Any] = above.get_legend_handles_labels()[0]
+    on_top(above, MARK, "96 MiB")
     for name, dashes in lines:
-        handles.append(Line2D([], [], color=DARK, ls=dashes, lw=1.1, label=name))
-    style.legend_below(figure, 1 if len(curves) > 2 else 2, handles)
+        above.plot([], [], color=DARK, ls=dashes, lw=1.1, label=name)
+    style.legend_below(figure, 1 if len(curves) > 2 else 2)
     return figure
 
 
@@ -87,30 +83,29 @@ def failures(record: Mapping[str, Any]) -> Figure:
     most = 9
     rows = sorted(record["rows"], key=lambda row: -row[2])
     rest = sum(count for *_, count in rows[most:])
-    figure, axes = single(size=(WIDE, 0.24 * (most + 1) + 0.75))
     shown = [*rows[:most], [f"{len(rows) - most} others", "", rest]]
     whole = sum(count for *_, count in rows)
-    for place, (_, category, count) in enumerate(shown):
-        color = CAUSES.get(category, GREY)
-        axes.barh(place, count, 0.72, color=color, alpha=0.75 if category else 0.4)
+    bars = {}
+    for cause, category, count in shown:
+        look = {"facecolor": CAUSES.get(category, GREY), "alpha": 0.75 if category else 0.4}
         share = f"{count}   {100 * count / whole:.0f}%"
-        axes.text(count + 2, place, share, fontsize=LABEL, va="center")
-    axes.set_yticks(range(len(shown)), [cause for cause, *_ in shown])
-    axes.set(xlim=(0, 1.25 * shown[0][2]), xticks=[], ylim=(len(shown) - 0.4, -0.6))
-    axes.spines["bottom"].set_visible(False)
-    style.chart(axes, bare="y")
+        bars[cause] = [bar(look | {"linewidth": 0}, count), ending(share)]
+    figure, axes = style.single(size=(WIDE, 0.24 * len(shown) + 0.75))
+    cells(axes, bars, tall=0.72, margin=0)
+    axes.spines["left"].set_visible(True)
     used = dict.fromkeys(category for _, category, _ in shown if category)
     style.legend_below(figure, 3, {name: CAUSES[name] for name in used})
     return figure
 
 
-FORMULA = {
-    "weights": (4, PART["parameters"]),
-    "gradients": (4, PART["gradients"]),
-    "Adam's moments": (8, PART["optimizer state"]),
-    "buckets": (4, COLORS[4]),
-    "the step's temporaries": (4, GREY),
+FORMULA: dict[str, tuple[float, float, Look]] = {  # bytes per parameter under DDP and FSDP
+    "weights": (4, 4 / 8, style.part_look("parameters")),
+    "gradients": (4, 4 / 8, style.part_look("gradients")),
+    "Adam's moments": (8, 8 / 8, style.part_look("optimizer state")),
+    "buckets": (4, 0, style.part_look("") | {"facecolor": COLORS[4], "hatch": "xxx"}),
+    "the step's temporaries": (4, 4 / 8, style.part_look("")),
 }
+MEASURED: Look = {"facecolor": DARK, "alpha": 0.55, "linewidth": 0}
 
 
 def memory_by_formula(record: Mapping[str, Any]) -> Figure:
@@ -119,72 +114,50 @@ def memory_by_formula(record: Mapping[str, Any]) -> Figure:
     The first bar is the formula, part by part; under FSDP each is divided by 8 ranks, and there are
     no buckets. The others are measured; a model that ran out of memory has none.
     """
-    titles = {"DDP": "ddp", "FSDP over 8 GPUs": "fsdp"}
-    panels = {f"{name}: bytes per parameter at the peak": way for name, way in titles.items()}
-    figure, drawn = stacked(panels, (WIDE, 4.1))
     rows = named(record["sizes_columns"], record["sizes_8_gpus"])
-    for axes, strategy in drawn:
-        bottom = 0.0
-        for number, (part, (size, color)) in enumerate(FORMULA.items()):
-            if part != "buckets" or strategy == "ddp":
-                each = size / (8 if strategy == "fsdp" else 1)
-                look: Look = {"color": color, "alpha": 0.8, "hatch": HATCHES[number]}
-                axes.bar(0, each, 0.62, bottom, label=part, ec="black", lw=0.4, **look)
-                bottom += each
-        tops, names = [(bottom, f"{bottom:g}")], ["formula"]
+    panels = {}
+    for way, (title, strategy) in enumerate({"DDP": "ddp", "FSDP over 8 GPUs": "fsdp"}.items()):
+        parts = [bar(look, sizes[way]) for *sizes, look in FORMULA.values()]
+        whole = sum(each.wide for each in parts)
+        bars = {"formula": [*filter(lambda each: each.wide, parts), ending(f"{whole:g}")]}
         for row in (row for row in rows if row["strategy"] == strategy):
-            each = row["peak_MiB"] * 2**20 / row["parameters"] if row["fits"] else 0
-            if each:
-                axes.bar(len(names), each, 0.62, color=DARK, alpha=0.55)
-            tops.append((each, f"{each:.1f}" if each else "out of\nmemory"))
-            size = row["parameters"] / 1e6
-            names.append(f"{size / 1e3:.1f} B" if size >= 1e3 else f"{size:.0f} M")
-        for place, (height, text) in enumerate(tops):
-            axes.text(place, height, text, fontsize=LABEL, ha="center", va="bottom")
-        axes.set_xticks(range(len(names)), names)
-        axes.set_ylim(0, 1.15 * axes.get_ylim()[1])
-        style.chart(axes, bare="x")
-    axes.set_xlabel("parameters of the model that was measured", fontsize=TITLE)
-    parts, _ = figure.axes[0].get_legend_handles_labels()
-    style.legend_below(figure, 2, [*parts, Patch(color=DARK, alpha=0.55, label="measured")])
+            size, fits = row["parameters"] / 1e6, row["fits"]
+            each = row["peak_MiB"] * 2**20 / row["parameters"] if fits else 0
+            name = f"{size / 1e3:.1f} B" if size >= 1e3 else f"{size:.0f} M"
+            measured = [bar(MEASURED, each), ending(f"{each:.1f}")]
+            bars[name] = measured if fits else [ending("out of memory")]
+        panels[f"{title}: formula, and models of so many parameters"] = bars
+    x_label = "bytes per parameter at the peak"
+    figure = lanes(panels, (WIDE, 3.6), x_label=x_label, numbers=True)
+    looks = {name: look for name, (*_, look) in FORMULA.items()}
+    style.legend_below(figure, 2, looks | {"measured": MEASURED})
     return figure
 
 
 def kernel_waits(record: Mapping[str, Any], collective: str, mebibytes: float) -> Figure:
     """The record `fsdp_waiting`: what of a collective's kernel is transfer, and what is waiting."""
     mine = [row for row in record["kernels"] if row[1] == collective and round(row[2]) == mebibytes]
-    lasts = {row[0]: row[4] / 1e3 for row in mine}
+    lasts = {f"rank {row[0]}": row[4] / 1e3 for row in mine}
     transfer = min(lasts.values())
-    figure, axes = single(size=(WIDE, 2.3))
     looks: dict[str, Look] = {
-        "transfer": {"facecolor": PHASE["bucket"], "alpha": 0.85},
+        "transfer": {"facecolor": PHASE["bucket"], "alpha": 0.85, "linewidth": 0},
         "waiting for the others": {"facecolor": GREY, "alpha": 0.45, "hatch": "///"},
     }
-    for rank, long in lasts.items():
-        for start, end, look in zip((0, transfer), (transfer, long), looks.values(), strict=True):
-            axes.barh(rank, end - start, 0.7, start, lw=0, **look)
-        axes.text(long + 0.6, rank, f"{long:.0f}", fontsize=LABEL, va="center")
-    axes.set_yticks(list(lasts), [f"rank {rank}" for rank in lasts])
-    axes.set_ylim(len(lasts) - 0.4, -0.6)
-    style.chart(axes, x_label="milliseconds per call, the mean", bare="y")
-    style.legend_below(figure, 2, looks | {"transfer": PHASE["bucket"]})
+    bars = {}
+    for name, long in lasts.items():
+        pieces = zip(looks.values(), (transfer, long - transfer), strict=True)
+        bars[name] = [*(bar(*each) for each in pieces), ending(f"{long:.0f}")]
+    figure = lanes({"": bars}, (WIDE, 2.3), x_label="milliseconds per call, the mean", numbers=True)
+    style.legend_below(figure, 2, looks)
     return figure
 
 
 def bucket_sweep(record: Mapping[str, Any]) -> Figure:
     """The record `bucket_sweep`: backward's time over the size of buckets, in three ways."""
     size, ddp, overlapped, at_the_end = np.array(record["rows"]).T
-    figure, axes = single(size=(WIDE, 2.5))
-    lines = {  # times, color, and where its name stands
-        "no overlap": (at_the_end, 1, (12, 582)),
-        "overlapped": (overlapped, 0, (62, 516)),
-        "DDP itself": (ddp, 2, (72, 462)),
-    }
-    for name, (took, number, at) in lines.items():
-        axes.plot(size, took, color=COLORS[number], marker=MARKERS[number], ms=3, lw=1.1)
-        axes.text(*at, name, fontsize=TITLE, color=COLORS[number], va="center")
-    axes.axvline(record["parameters"] * 4 / 2**20, color=GREY, lw=0.9, ls=":")
-    axes.text(96, 496, "the whole\nmodel", fontsize=LABEL, ha="right", va="center")
-    axes.set_ylim(450, 595)
-    style.chart(axes, title="backward, milliseconds", x_label="size of a bucket, MiB", grid=0.25)
-    return figure
+    ways = {"no overlap": (at_the_end, 1), "overlapped": (overlapped, 0), "DDP itself": (ddp, 2)}
+    lines = [Curve(name, size, took, color) for name, (took, color) in ways.items()]
+    marks = {"the whole model": record["parameters"] * 4 / 2**20}
+    scales: Look = {"x_log": False, "y_log": False}
+    panels = {"backward, milliseconds": lines}
+    return curves(panels, x_label="size of a bucket, MiB", marks=marks, **scales)

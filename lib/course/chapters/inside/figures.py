@@ -9,10 +9,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Circle
 
-from course.drawing.boxes import Look, arrow, box, rank_names, single, sketch, stacked, table_rows
+from course.drawing.sketches import Look, arrow, sketch
 from from_scratch.context import pieces
 from minidist.plots import style
-from minidist.plots.style import COLORS, GREY, LABEL, RANK, TITLE
+from minidist.plots.cells import Cell, cells, of_ranks
+from minidist.plots.curves import beside, curves, of_steps
+from minidist.plots.style import COLORS, GREY, RANK, TITLE, box
 
 WIDE = 3.7  # inches
 RANKS = 4
@@ -37,7 +39,7 @@ def split_block() -> Figure:
     """The two matrices of a feed-forward block, cut by columns and by rows, on four ranks."""
     figure, axes = sketch((WIDE, 2.1), (-0.1, 14.6), (7.9, -0.3), margin=0.0)
     for name, left, top, width, height, columns, rows in MATRICES:
-        axes.text(left + width / 2, top - 0.25, name, ha="center", va="bottom", fontsize=TITLE)
+        style.write(axes, left + width / 2, top - 0.45, name, TITLE)
         wide, high = width / columns, height / rows
         for row, column in product(range(rows), range(columns)):
             rank = row + column if columns * rows > 1 else None
@@ -47,7 +49,7 @@ def split_block() -> Figure:
     plus = {(8.25 + 1.6 * rank, 6.1): "+" for rank in range(1, RANKS)}
     for place, sign in (SIGNS | plus).items():
         style.write(axes, *place, sign, TITLE + 2)
-    axes.text(11.45, 7.3, "an all-reduce adds them", ha="center", fontsize=LABEL)
+    style.write(axes, 11.45, 7.2, "an all-reduce adds them")
     return figure
 
 
@@ -70,16 +72,19 @@ def causal_blocks(ranks: int) -> Figure:
             for piece in pieces(rank, ranks, zigzag)
             for half in range(cut)
         }
-        for query, key in product(range(count), repeat=2):
-            step = str((owner[query] - owner[key]) % ranks + 1) if key <= query else ""
-            face = (RANK[owner[query]], 0.5) if key <= query else None
-            box(axes, key, query, 1, 1, step, face=face, linewidth=0.4)
-        style.name_rows(axes, [f"rank {owner[query]}" for query in range(count)])
-        axes.set(xlim=(-0.05, count + 0.05), xticks=[])
-        axes.set_xlabel("keys and values", fontsize=LABEL)
-        axes.set_title("zigzag" if zigzag else "in order", fontsize=TITLE, loc="left")
-        style.table(axes)
+        names = [f"rank {owner[query]}" for query in range(count)]
+        rows = [[_block(owner, query, key) for key in range(count)] for query in range(count)]
+        title = "zigzag" if zigzag else "in order"
+        cells(axes, rows, names, title=title, x_label="keys and values")
     return figure
+
+
+def _block(owner: Mapping[int, int], query: int, key: int) -> Cell:
+    """A cell with the step in which a query's rank has the key; empty where it may not look."""
+    if key > query:
+        return Cell()
+    step = (owner[query] - owner[key]) % len(set(owner.values())) + 1
+    return Cell(str(step), (RANK[owner[query]], 0.5))
 
 
 def dispatch(choices: Sequence[Sequence[int]], experts: int) -> Figure:
@@ -92,26 +97,30 @@ def dispatch(choices: Sequence[Sequence[int]], experts: int) -> Figure:
         "tokens, and the experts that the router has picked": here,
         "after the dispatch: each rank has its experts' tokens": there,
     }
-    figure, drawn = stacked(panels, (WIDE, 0.5 * ranks + 0.6))
+    figure, drawn = style.stacked(panels, (WIDE, 0.5 * ranks + 0.6))
     for axes, rows in drawn:
-        for row, tokens in enumerate(rows):
-            for place, (expert, rank) in enumerate(tokens):
-                box(axes, place, row, 0.92, 0.9, str(expert), face=(RANK[rank], 0.5), linewidth=0.5)
-        table_rows(axes, rank_names(ranks), max(map(len, there + here)) + 0.1, offset=0.45)
+        shown = [
+            [
+                Cell(str(expert), (RANK[rank], 0.5), 0.92, x)
+                for x, (expert, rank) in enumerate(tokens)
+            ]
+            for tokens in rows
+        ]
+        cells(axes, of_ranks(shown), tall=0.9)
+        axes.set_xlim(right=max(map(len, there + here)) + 0.05)
     return figure
 
 
 def balance(loads: Mapping[str, Sequence[Sequence[float]]]) -> Figure:
     """For each run, the share of tokens that each expert takes, over the steps: stacked bands."""
-    figure, drawn = stacked(loads, (3.4, 1.6 * len(loads)), sharex=True)
+    figure, drawn = style.stacked(loads, (3.4, 1.6 * len(loads)), sharex=True)
     for axes, shares in drawn:
         colors = [RANK[number % len(RANK)] for number in range(len(shares[0]))]
         by_expert = list(zip(*shares, strict=True))
         axes.stackplot(range(len(shares)), by_expert, colors=colors, alpha=0.7, edgecolor=GREY)
         for number, (share, top) in enumerate(zip(shares[-1], accumulate(shares[-1]), strict=True)):
             if share > 0.04:
-                place = 1.02 * len(shares), top - share / 2
-                axes.text(*place, str(number), fontsize=LABEL, va="center")
+                beside(axes, top - share / 2, str(number))
         axes.set(xlim=(0, len(shares) - 1), ylim=(0, 1))
         style.chart(axes)
     axes.set_xlabel("step", fontsize=TITLE)
@@ -120,14 +129,7 @@ def balance(loads: Mapping[str, Sequence[Sequence[float]]]) -> Figure:
 
 def losses(runs: Mapping[str, Sequence[float]]) -> Figure:
     """The loss over the steps, on a logarithmic axis; each run's name at its end."""
-    figure, axes = single(size=(3.4, 2.3))
-    for number, (name, values) in enumerate(runs.items()):
-        color, dashes = style.COLORS[number], style.DASHES[number] if number else "-"
-        axes.plot(values, color=color, ls=dashes, lw=1.4)
-        axes.text(1.02 * len(values), values[-1], name, color=color, fontsize=LABEL, va="center")
-    axes.set(yscale="log", xlim=(0, max(map(len, runs.values()))))
-    style.chart(axes, title="loss", x_label="step", grid=0.3)
-    return figure
+    return curves({"loss": of_steps(runs)}, x_label="step", x_log=False)
 
 
 def who_talks(of_ranks: Sequence[Sent], sizes: Mapping[str, int]) -> Figure:

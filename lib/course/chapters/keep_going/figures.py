@@ -3,34 +3,24 @@
 from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
-from course.drawing.boxes import Look, box, rank_names, single, sketch
+from course.drawing.sketches import ALL_REDUCE, STEP, Look, note, timeline
 from minidist.plots import style
-from minidist.plots.style import COLORS, GREY, LABEL, RANK, WORK
+from minidist.plots.cells import Cell, cells, lanes, numbered, of_ranks
+from minidist.plots.curves import beside
+from minidist.plots.style import COLORS, GREY, RANK
 
 
 def when_ranks_talk(every: int = 4, rounds: int = 2, talk: float = 1.2) -> Figure:
     """Two ranks, by DDP and in rounds: who computes when, and when they wait for the network."""
-    right = rounds * (every + talk) * 1.18
-    figure, axes = sketch((3.6, 2.3), (-1.05, right), (5.65, -0.75))
-    looks = {"a step": (GREY, 0.25), "all-reduce on a slow link": (WORK["communication"], 0.3)}
-    for top, steps, title in ((0.0, 1, "DDP"), (2.75, every, f"rounds of {every} steps")):
-        axes.text(0, top - 0.12, title, fontsize=8, va="bottom")
-        for rank, name in enumerate(rank_names(2)):
-            axes.text(-0.12, top + rank + 0.42, name, fontsize=8, va="center", ha="right")
-            at, hue, step = 0.0, RANK[rank], 1
-            while at + 1 <= right:
-                box(axes, at, top + rank, 0.94, 0.84, f"{step}", edge=hue, face=(hue, 0.25))
-                at += 1
-                if step % steps == 0:
-                    color, alpha = looks["all-reduce on a slow link"]
-                    width = min(talk, right - at) - 0.06
-                    box(axes, at, top + rank, width, 0.84, edge=color, face=(color, alpha))
-                    at += talk
-                step += 1
-    patches = {name: {"facecolor": face, "edgecolor": face[0]} for name, face in looks.items()}
-    style.legend_below(figure, 2, patches)
+    steps = [f"{step}" for step in range(1, every * rounds + 1)]
+    meeting = [step + " Σ" * (int(step) % every == 0) for step in steps]
+    ways = {"DDP": " Σ ".join([*steps, ""]), f"rounds of {every} steps": " ".join(meeting)}
+    panels = {title: of_ranks([timeline(pieces, talk)] * 2) for title, pieces in ways.items()}
+    figure = lanes(panels, (3.6, 2.3))
+    looks = {"a step": STEP, "all-reduce on a slow link": ALL_REDUCE}
+    faces = {name: {"facecolor": face, "edgecolor": GREY} for name, face in looks.items()}
+    style.legend_below(figure, 2, faces)
     return figure
 
 
@@ -41,7 +31,7 @@ def outer_path(
 
     `replicas`: of each rank, its weight after each step; `starts`: of each round.
     """
-    figure, axes = single(size=(3.5, 2.4))
+    figure, axes = style.single(size=(3.5, 2.4))
     firsts = range(0, every * len(starts), every)
     for rank, weights in enumerate(replicas):
         for first, start in zip(firsts, starts[:-1], strict=False):
@@ -50,8 +40,7 @@ def outer_path(
             axes.plot(range(first, first + every + 1), part, label=f"rank {rank}", **look)
     axes.plot(firsts, starts, "D", color=GREY, ms=4.5, label="all ranks, after a round")
     axes.axhline(best, color=GREY, ls="--", lw=1)
-    beside: Look = {"transform": axes.get_yaxis_transform(), "fontsize": LABEL}
-    axes.text(1.02, best, "best", va="center", **beside)
+    beside(axes, best, "best")
     style.chart(axes, title="the weight", x_label="step")
     style.legend_below(figure, 3)
     return figure
@@ -75,26 +64,23 @@ def presence(
     numbers = range(1, len(rounds) + 1)
     above.plot(numbers, undisturbed, color=GREY, lw=6, alpha=0.35)
     above.plot(numbers, losses, color=COLORS[0], lw=1.4)
-    above.set_ylabel("loss", fontsize=8)
-    said: Look = {"transform": above.transAxes, "fontsize": LABEL, "ha": "right"}
-    above.text(1, 0.9, "wide line: nobody is killed", **said)
-    for number, members in enumerate(rounds, 1):
-        for worker in members:
-            place, color = (number - 0.5, workers.index(worker) + 0.1), RANK[worker % len(RANK)]
-            style.fill(below, *place, color, height=0.8, alpha=0.45)
+    note(above, 1, 0.9, "wide line: nobody is killed", "right", transform=above.transAxes)
+    there = {}
+    for worker in workers:
+        own = (at for at, members in enumerate(rounds, 1) if worker in members)
+        cell = Cell(face=(RANK[worker % len(RANK)], 0.45), linewidth=0)
+        there[f"worker {worker}"] = [cell._replace(at=number - 0.5) for number in own]
+    cells(below, there, tall=0.8)
+    numbered(below)
     looks: dict[str, Look] = {
-        "killed": {"marker": "x", "color": COLORS[1], "ls": "", "mew": 2},
-        "started": {"marker": "|", "color": COLORS[2], "ls": "", "mew": 2},
+        "killed": {"marker": "x", "color": COLORS[1], "ms": 7, "label": "killed"},
+        "started": {"marker": "|", "color": COLORS[2], "ms": 10, "label": "started again"},
     }
     for (number, worker), what in events.items():
-        place, size = (number, workers.index(worker) + 0.5), 7 if what == "killed" else 10
-        below.plot(*place, clip_on=False, ms=size, **looks[what])
-    style.name_rows(below, [f"worker {worker}" for worker in workers])
-    below.set_xlabel("round", fontsize=8)
+        place = number, workers.index(worker) + 0.5
+        below.plot(*place, clip_on=False, ls="", mew=2, **looks[what])
+    style.chart(above, y_label="loss")
+    style.chart(below, x_label="round")
     below.set_xlim(0.4, len(rounds) + 0.6)
-    for axes in (above, below):
-        style.chart(axes)
-    names = {"killed": "killed", "started": "started again"}
-    handles = [Line2D([], [], label=names[what], **look) for what, look in looks.items()]
-    style.legend_below(figure, 2, handles)
+    style.legend_below(figure, 2)
     return figure

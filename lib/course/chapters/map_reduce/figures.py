@@ -7,9 +7,9 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from course.drawing.boxes import box, names_left, note, sketch
+from course.drawing.sketches import Look, names_left, note, sketch
 from minidist.plots import style
-from minidist.plots.style import COLORS, GREY, PART, PART_HATCH, PHASE, RANK
+from minidist.plots.style import COLORS, GREY, PART, PART_HATCH, PHASE, RANK, box
 from minidist.schedule.replay import Replay
 
 WIDE, GAP = 1.0, 0.1  # a map task, and the gap between two
@@ -29,14 +29,12 @@ def map_shuffle_reduce(
     wide = (across - (len(parts) - 1) * 2 * GAP) / len(parts)
     for r, part in enumerate(parts):
         x = r * (wide + 2 * GAP)
-        box(axes, x, REDUCED, wide, 1.15, face=(RANK[r], 0.3), linewidth=0.5)
-        style.write(axes, x + wide / 2, REDUCED + 0.17, f"reducer {r}")
-        style.write(axes, x + wide / 2, REDUCED + 0.66, _words(part))
+        text = f"reducer {r}\n\n{_words(part)}"
+        box(axes, x, REDUCED, wide, 1.15, text, face=(RANK[r], 0.3), linewidth=0.5)
     for m, (text, row) in enumerate(zip(inputs, boxes, strict=True)):
         left = m * (WIDE + GAP)
-        box(axes, left, 0.2, WIDE, BOX)
-        style.write(axes, left + WIDE / 2, 0.37, f"task {m}")
-        style.write(axes, left + WIDE / 2, 0.84, "\n".join(textwrap.wrap(text, 9)))
+        lines = textwrap.wrap(text, 9)
+        box(axes, left, 0.2, WIDE, BOX, "\n".join([f"task {m}", "", *lines]))
         for r, count in enumerate(row):
             x, width = left + r * WIDE / len(row), WIDE / len(row)
             box(axes, x, MAPPED, width, SLOT, str(count), face=(RANK[r], 0.3), linewidth=0.5)
@@ -74,13 +72,13 @@ def after_a_death(ranks: int, dead: int) -> Figure:
     figure, axes = sketch((3.45, 2.0), (-0.05, right + 0.95), (1.85, -0.2))
     for rank in range(ranks):
         x, gone = rank * (BLOCK + APART), rank == dead
-        axes.text(x + BLOCK / 2, 0.06, f"rank {rank}", ha="center", va="bottom", fontsize=8)
+        style.write(axes, x + BLOCK / 2, -0.02, f"rank {rank}", style.TITLE)
         for y, part, name in STATE:
             if gone or part == "gradients":
                 box(axes, x, y, BLOCK, HIGH, name, edge=LOST, linewidth=1, dashed=True)
             else:
-                box(axes, x, y, BLOCK, HIGH, name, face=(PART[part], 0.3), linewidth=0.6)
-                axes.patches[-1].set(hatch=PART_HATCH[part], edgecolor=(PART[part], 0.4))
+                look: Look = {"face": (PART[part], 0.3), "edge": (PART[part], 0.4)}
+                box(axes, x, y, BLOCK, HIGH, name, hatch=PART_HATCH[part], **look)
         if rank + 1 < ranks:
             ends = x + BLOCK / 2 + 0.1, x + BLOCK * 1.5 + APART - 0.1
             cut = dead in (rank, rank + 1)
@@ -110,7 +108,7 @@ def step_as_reduce(scattered: Replay, gathered: Replay) -> Figure:
     figure, axes = sketch((3.45, 4.3), (-0.95, right), (4.25, -0.4))
     for rank in range(ranks):
         left = rank * (SPAN + SPACE)
-        axes.text(left + SPAN / 2, -0.1, f"rank {rank}", ha="center", va="bottom", fontsize=8.5)
+        style.write(axes, left + SPAN / 2, -0.2, f"rank {rank}", style.TITLE)
         box(axes, left, 0, SPAN, TALL, f"shard {rank}")
         for x, text, phase in ((left, "fwd", "forward"), (left + SPAN / 2, "bwd", "backward")):
             face = PHASE[phase], 0.4
@@ -134,9 +132,12 @@ def _chunks(axes: Axes, left: float, top: float, texts: Sequence[str]) -> None:
     for chunk, text in enumerate(texts):
         if text:
             cell = left + chunk * width, top, width, TALL
-            box(axes, *cell, face=(color, 0.3), linewidth=0)
-            axes.patches[-1].set(hatch=PART_HATCH["gradients"], edgecolor=(color, 0.35))
-            box(axes, *cell, text, linewidth=0.5, fontsize=9)
+            look: Look = {
+                "face": (color, 0.3),
+                "edge": (color, 0.35),
+                "hatch": PART_HATCH["gradients"],
+            }
+            box(axes, *cell, text, fontsize=9, **look)
 
 
 def _lines(axes: Axes, replay: Replay, above: float, below: float) -> None:

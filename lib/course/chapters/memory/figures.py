@@ -8,10 +8,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from course.drawing.boxes import Look, box, single, sketch
-from course.drawing.charts import part_look
+from course.drawing.sketches import Look, arrow, note, sketch
 from minidist.plots import style
-from minidist.plots.style import GREY, PART, PART_HATCH
+from minidist.plots.cells import bar, cells, ending, numbered
+from minidist.plots.curves import bands, on_top
+from minidist.plots.style import GREY, PART, PART_HATCH, box
 
 WIDE = 3.7  # inches, of every picture here
 LOW = 0.06  # share of the scale: a part that never gets higher has no name in it
@@ -53,28 +54,22 @@ def step_memory(
     figure, grid = style.subplots(len(panels), 1, size=(WIDE, 2.1 * len(panels)), sharey=True)
     top = max(np.sum([*parts.values()], axis=0).max() for parts in drawn.values())
     for axes, (title, parts) in zip(grid.flat, drawn.items(), strict=True):
-        below = np.zeros(len(when))
-        for part, amount in parts.items():
-            look = {"linewidth": 0.4, "alpha": 0.7, **part_look(part)}
-            axes.fill_between(when, below, below + amount, **look)
-            if amount.max() >= LOW * top:
-                _name(axes, part, when, below, amount)
-            below = below + amount
+        for part, below in bands(axes, when, parts).items():
+            if parts[part].max() >= LOW * top:
+                _name(axes, part, when, below, parts[part])
         if measured:
             axes.plot(*zip(*_seen(measured[title]), strict=True), ".", color="black", markersize=3)
-        _mark_peak(axes, when, below)
+        _mark_peak(axes, when, np.sum([*parts.values()], axis=0))
         if limit:
             name, height = limit
             axes.axhline(height, color="black", linestyle="--", linewidth=1)
-            place = END, height + 0.01 * top
-            axes.text(*place, name, fontsize=style.LABEL, ha="right", va="bottom")
+            note(axes, END, height + 0.01 * top, name, "right", va="bottom", fontsize=style.LABEL)
         for start in PHASES.values():
             axes.axvline(start, color=GREY, linewidth=0.6, linestyle=":")
-        axes.set(xlim=(0, END), xticks=[], ylim=(0, 1.14 * top), ylabel="GB")
-        style.chart(axes, x_label=title)
+        axes.set(xlim=(0, END), xticks=[], ylim=(0, 1.14 * top))
+        style.chart(axes, x_label=title, y_label="GB")
     for (name, start), end in zip(PHASES.items(), (1.0, 3.0, END), strict=True):
-        middle = (start + end) / 2
-        grid[0, 0].text(middle, 1.18 * top, name, ha="center", fontsize=style.TITLE)
+        on_top(grid[0, 0], (start + end) / 2, name)
     return figure
 
 
@@ -117,25 +112,21 @@ def rank_memory(
 
     `limit`: name and amount of a line across all bars; `peaks`: marked instead of the sum.
     """
-    figure, axes = single(size=(WIDE, 0.42 * len(ranks) + 1.3))
-    for row, (name, parts) in enumerate(ranks.items()):
-        left = 0.0
-        for part, amount in parts.items():
-            look = {"linewidth": 0.5, "alpha": 0.75, **part_look(part)}
-            axes.barh(row, amount, 0.55, left, label=part, **look)
-            left += amount
-        if peaks:
-            axes.plot([peaks[name]] * 2, [row - 0.4, row + 0.4], color="black", lw=2.5)
-        else:
-            look = {"textcoords": "offset points", "fontsize": style.LABEL, "va": "center"}
-            axes.annotate(f"{left:.0f}", (left, row), (4, 0), **look)
+    looks = {part: style.part_look(part) for parts in ranks.values() for part in parts}
+    bars = {}
+    for name, parts in ranks.items():
+        bars[name] = [bar(looks[part], amount) for part, amount in parts.items()]
+        bars[name] += [] if peaks else [ending(f"{sum(parts.values()):.0f}")]
+    figure, axes = style.single(size=(WIDE, 0.36 * len(ranks) + 1.1))
+    cells(axes, bars, tall=0.6, margin=0)
+    numbered(axes)
+    for row, peak in enumerate(peaks[name] for name in ranks) if peaks else ():
+        axes.plot([peak] * 2, [row + 0.1, row + 0.9], color="black", lw=2.5)
     name, amount = limit
-    axes.axvline(amount, color="black", linestyle="--", linewidth=1, label=name)
-    axes.set_yticks(range(len(ranks)), list(ranks))
-    axes.invert_yaxis()
-    axes.set_xlabel("GB", fontsize=style.LABEL)
-    style.chart(axes)
-    style.legend_below(figure, 2)
+    axes.axvline(amount, color="black", linestyle="--", linewidth=1)
+    on_top(axes, amount, name)
+    style.chart(axes, x_label="GB", bare="y")
+    style.legend_below(figure, 2, looks)
     return figure
 
 
@@ -160,18 +151,18 @@ def block_memory() -> Figure:
     count = len(GPT2_BLOCK)
     x, y = (-0.03, BARS + 4 * CELL + 1.3), (count + 0.6, -0.1)
     figure, axes = sketch((WIDE, 0.34 * count + 0.4), x, y)
-    kept_look: Look = {"edge": "black", "face": (PART["activations"], 0.75), "linewidth": 0.5}
+    look: Look = {"edge": "black", "face": (PART["activations"], 0.75), "linewidth": 0.5}
+    look["hatch"] = PART_HATCH["activations"]
     for row, (name, kept, amount) in enumerate(GPT2_BLOCK):
         box(axes, 0, row, BOX, HIGH, name)
         if row:
-            look = {"arrowstyle": "-|>", "color": GREY, "lw": 0.8, "shrinkA": 0, "shrinkB": 0}
-            axes.annotate("", (BOX / 2, row), (BOX / 2, row - 1 + HIGH), arrowprops=look)
+            ends = (BOX / 2, row - 1 + HIGH), (BOX / 2, row)
+            arrow(axes, *ends, GREY, 0.8, shrinkA=0, shrinkB=0, mutation_scale=10)
         for cell in range(amount):
-            box(axes, BARS + cell * CELL, row, CELL, HIGH, **kept_look)
-            axes.patches[-1].set_hatch(PART_HATCH["activations"])
+            box(axes, BARS + cell * CELL, row, CELL, HIGH, **look)
         text = f"{amount if amount > 1 else ''}d  {kept}" if amount else kept
         right = BARS + amount * CELL + 0.07 * bool(amount)
-        axes.text(right, row + HIGH / 2, text, va="center", fontsize=style.LABEL)
+        note(axes, right, row + HIGH / 2, text, fontsize=style.LABEL)
     total = sum(amount for _, _, amount in GPT2_BLOCK)
-    axes.text(BARS, count + 0.25, f"together {total}d", va="center", fontsize=style.TITLE)
+    note(axes, BARS, count + 0.25, f"together {total}d")
     return figure

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
 
-from course.drawing.boxes import box, rank_names, stacked, table_rows
-from minidist.plots.style import LABEL, PART, PHASE
+from minidist.plots.cells import Cell, lanes, of_ranks
+from minidist.plots.style import PART, PHASE
 from minidist.schedule.pipeline import Order, Pass, most_held
 
 LOOKS = {
@@ -26,16 +26,17 @@ def order_of(passes: Sequence[Pass]) -> Order:
 
 def pipelines(panels: Mapping[str, Sequence[Pass]]) -> Figure:
     """A panel for each: a row per rank, the number of each micro-batch, and the most it holds."""
-    ranks = [len(order_of(passes)) for passes in panels.values()]
     end = max(each.end for passes in panels.values() for each in passes)
-    figure, several = stacked(panels, (3.5, sum(0.24 * each + 0.42 for each in ranks)))
-    for axes, passes in several:
+    drawn = {}
+    for title, passes in panels.items():
         order = order_of(passes)
+        rows: list[list[Cell]] = [[] for _ in order]
         for work, rank, start, until in passes:
-            look = LOOKS[work.kind], CHUNKS[work.stage // len(order) % len(CHUNKS)]
+            face = LOOKS[work.kind], CHUNKS[work.stage // len(order) % len(CHUNKS)]
             text = str(work.micro) if until - start >= 0.025 * end else ""
-            box(axes, start, rank, until - start, 0.9, text, face=look, linewidth=0.5)
-        for rank, most in enumerate(most_held(order)):
-            axes.text(1.015 * end, rank + 0.45, f"holds {most}", va="center", fontsize=LABEL)
-        table_rows(axes, rank_names(len(order)), 1.22 * end, left=0, offset=0.45)
-    return figure
+            rows[rank].append(Cell(text, face, until - start, start))
+        for row, most in zip(rows, most_held(order), strict=True):
+            row.append(Cell(f"holds {most}", wide=0, at=end))
+        drawn[title] = of_ranks(rows)
+    size = 3.5, sum(0.24 * len(rows) + 0.42 for rows in drawn.values())
+    return lanes(drawn, size, tall=0.9)

@@ -9,9 +9,11 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Circle
 from matplotlib.patheffects import withStroke
 
-from course.drawing.boxes import Look, Point, arrow, box, clockwise, note, shares, single, stacked
+from course.drawing.sketches import Look, Point, arrow, clockwise, note, shares
+from minidist.plots import cells as plots
 from minidist.plots import style
-from minidist.plots.style import COLORS, GREY, RANK
+from minidist.plots.cells import Cell
+from minidist.plots.style import COLORS, GREY, RANK, box
 from minidist.schedule.replay import Event, Replay
 
 TIME = "time, in units of one full tensor (βG)"
@@ -78,7 +80,7 @@ def _holdings(
         for part in range(replay.ranks):
             color, alpha = (RANK[part % 8], 0.9) if part in who else (GREY, 0.14)
             at = x + 0.05 * wide + part * stripe
-            style.fill(axes, at, y - high / 2, color, width=0.86 * stripe, height=high, alpha=alpha)
+            box(axes, at, y - high / 2, 0.86 * stripe, high, face=(color, alpha), linewidth=0)
         edge, width = (COLORS[1], 2.2) if chunk in changed else (GREY, 0.6)
         box(axes, x, y - high / 2, wide, high, edge=edge, linewidth=width)
         if who == tuple(range(replay.ranks)):
@@ -92,7 +94,7 @@ def chunk_tour(replay: Replay, chunk: int) -> Figure:
 
     Beside each arrow stands its step, and which ranks' parts the message carries.
     """
-    figure, axes = single(size=(3.4, 3.3))
+    figure, axes = style.single(size=(3.4, 3.3))
     for rank in range(replay.ranks):
         spot, color = place(rank, replay.ranks), RANK[rank % 8]
         axes.add_patch(Circle(spot, 0.3, facecolor=(color, 0.35), edgecolor=GREY))
@@ -136,25 +138,19 @@ def link_lanes(replays: Mapping[str, Replay]) -> Figure:
     Time counts bytes only, in units of the time that one whole tensor takes. A bar has the colour
     of its sender, and its number where there is room.
     """
-    figure, panels = stacked(replays, (3.4, 0.95 * len(replays) + 0.45), sharex=True)
-    ends = [fill_lanes(axes, replay, 0) for axes, replay in panels]
-    figure.axes[-1].set_xlim(0, 1.02 * max(ends))
-    figure.axes[-1].set_xlabel(TIME, fontsize=style.TITLE)
-    return figure
+    panels = {title: link(replay, 0) for title, replay in replays.items()}
+    return plots.lanes(panels, (3.4, 0.85 * len(replays) + 0.45), x_label=TIME, numbers=True)
 
 
-def fill_lanes(axes: Axes, replay: Replay, rank: int) -> float:
-    """Draw one rank's link; returns when its last message ends."""
-    end = 0.0
-    for row, own in enumerate(lanes(replay, rank)):
-        for start, length, src in own:
-            text = str(src) if length > 0.5 else ""
-            box(axes, start, row, length, 0.8, text, face=(RANK[src % 8], 0.55), linewidth=0.4)
-            end = max(end, start + length)
-    axes.set(ylim=(2, -0.1), yticks=[0.4, 1.4], yticklabels=["in", "out"])
-    style.chart(axes)
-    axes.tick_params(axis="y", length=0)
-    return end
+def link(replay: Replay, rank: int) -> dict[str, list[Cell]]:
+    """What comes in at a rank's link, and what leaves it."""
+    found = dict[str, list[Cell]]()
+    for name, own in zip(("in", "out"), lanes(replay, rank), strict=True):
+        found[name] = [
+            Cell(str(src) if length > 0.5 else "", (RANK[src % 8], 0.55), length, start)
+            for start, length, src in own
+        ]
+    return found
 
 
 def lanes(replay: Replay, rank: int) -> tuple[Sequence[tuple[float, float, int]], ...]:
@@ -183,9 +179,8 @@ def readings(replay: Replay, rank: int = 1) -> Figure:
         "ss;dr;pp", width_ratios=(1.25, 1), height_ratios=(0.55, 2.05, 0.8)
     )
     said = [f"{e.src} → {e.dst}: chunk {e.chunk}" for e in replay.events if e.step == 0]
-    style.write(
-        axes["s"], 0.5, 0.75, f"step 1 of {replay.steps}, then {replay.steps - 1} more like it"
-    )
+    steps = f"step 1 of {replay.steps}, then {replay.steps - 1} more like it"
+    style.write(axes["s"], 0.5, 0.75, steps)
     style.write(axes["s"], 0.5, 0.25, "     ".join(said))
     panel(axes["d"], replay, [0], "drawn: step 1")
     axes["d"].set_anchor("N")
@@ -194,9 +189,10 @@ def readings(replay: Replay, rank: int = 1) -> Figure:
         then = "add" if event.reduce else "keep"
         line = f"{event.step + 1}:  send {sends[event.step]},  {then} {event.chunk}"
         style.write(axes["r"], 0.5, 0.88 - 0.86 * event.step / replay.steps, line)
-    fill_lanes(axes["p"], replay, rank)
+    own = link(replay, rank)
+    plots.cells(axes["p"], own, tall=0.8, margin=0)
+    plots.numbered(axes["p"])
     axes["p"].set_xlabel(TIME, fontsize=style.TITLE)
-    axes["p"].set_xlim(0, 1.6)
     axes["s"].set_axis_off()
     axes["r"].set_axis_off()
     run, priced = f"run: rank {rank}'s part", f"priced: rank {rank}'s link"

@@ -11,9 +11,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Wedge
 from matplotlib.ticker import FixedLocator
 
-from course.drawing.boxes import Look, arrow, clockwise, dot, sketch, stacked
-from course.drawing.charts import in_bytes
+from course.drawing.sketches import Look, arrow, clockwise, dot, sketch
 from minidist.plots import style
+from minidist.plots.cells import Cell, cells
+from minidist.plots.curves import in_bytes, on_top
 from minidist.plots.style import COLORS, GREY, LABEL, RANK, TITLE
 
 
@@ -28,13 +29,13 @@ def winners(
     `best`: title → number of ranks → the winner's name, one of `names`, at each of `sizes`;
     `marks`: name → bytes of a line from top to bottom, beside which no region is named.
     """
-    figure, panels = stacked(best, (3.6, 2.1 * len(best) + 0.2), sharex=True)
+    figure, panels = style.stacked(best, (3.6, 2.1 * len(best) + 0.2), sharex=True)
     for axes, rows in panels:
         _regions(axes, rows, sizes, names, list((marks or {}).values()))
-        axes.set_ylabel("ranks", fontsize=TITLE)
+        style.chart(axes, y_label="ranks")
         for name, at in (marks or {}).items():
             axes.axvline(at, color="black", lw=1.2, ls="--")
-            axes.text(at, len(rows) - 0.45, name, ha="center", va="bottom", fontsize=LABEL)
+            on_top(axes, at, name)
     axes.set_xlabel("bytes in the tensor", fontsize=TITLE)
     return figure
 
@@ -66,7 +67,6 @@ def _regions(
     axes.xaxis.set_major_locator(FixedLocator([2.0**power for power in range(0, 51, 5)]))
     axes.xaxis.set_major_formatter(lambda value, _: in_bytes(value))
     axes.set_yticks(range(len(rows)), [f"{ranks:,}" for ranks in rows])
-    style.chart(axes)
 
 
 def ring_path(count: int, local: int, inside: str, between: str) -> Figure:
@@ -81,9 +81,8 @@ def ring_path(count: int, local: int, inside: str, between: str) -> Figure:
     for node in range(count):
         begin, end = 90 - (node * local + local - 0.62) * turn, 90 - (node * local - 0.38) * turn
         axes.add_patch(Wedge((0, 0), 1.17, begin, end, width=0.34, color=GREY, alpha=0.16, lw=0))
-        style.write(
-            axes, *at((node + 0.5) * local - 0.5, wide=0.62, high=0.62), f"node {node}", TITLE
-        )
+        middle = at((node + 0.5) * local - 0.5, wide=0.62, high=0.62)
+        style.write(axes, *middle, f"node {node}", TITLE)
     for rank in range(ranks):
         leaves = (rank + 1) % local == 0
         color, width, head = (COLORS[1], 3, 12) if leaves else (GREY, 1.2, 8)
@@ -92,8 +91,8 @@ def ring_path(count: int, local: int, inside: str, between: str) -> Figure:
         if leaves:
             style.write(axes, *at(rank + 0.5, wide=1.33, high=1.33), between, TITLE)
         dot(axes, *at(rank), rank)
-    middle = f"once round:\n{ranks - count} × {inside}\n+ {count} × {between}"
-    style.write(axes, 0, 0, middle, TITLE)
+    text = f"once round:\n{ranks - count} × {inside}\n+ {count} × {between}"
+    style.write(axes, 0, 0, text, TITLE)
     return figure
 
 
@@ -102,26 +101,16 @@ def one_memory(ranks: int = 4) -> Figure:
     figure, grid = style.subplots(1, 3, size=(3.6, 1.7))
     titles = ("1  copy in", "2  sum a column", "3  copy out")
     for number, (axes, title) in enumerate(zip(grid[0], titles, strict=True)):
-        for row, column in np.ndindex(ranks, ranks):
-            _cell(axes, number, row, column)
-        axes.set_xlim(-0.05, ranks + 0.05)
-        style.name_rows(axes, map(str, range(ranks)))
-        axes.set_xticks([column + 0.5 for column in range(ranks)], range(ranks))
-        axes.set_title(title, fontsize=TITLE)
-        axes.set_xlabel("chunk", fontsize=LABEL)
-        style.table(axes)
+        rows = [[_segment(number, row, column) for column in range(ranks)] for row in range(ranks)]
+        cells(axes, rows, range(ranks), range(ranks), title=title, x_label="chunk")
     grid[0, 0].set_ylabel("segment of rank", fontsize=LABEL)
     return figure
 
 
-def _cell(axes: Axes, panel: int, row: int, column: int) -> None:
+def _segment(panel: int, row: int, column: int) -> Cell:
     """In step 1 a rank writes its row, in 2 it reads its column, in 3 all read the diagonal."""
-    who = (row, column, column)[panel]
-    color = RANK[who % len(RANK)]
-    if panel < 2 or row == column:
-        style.fill(axes, column, row, color, alpha=0.55)
+    color = RANK[(row, column, column)[panel] % len(RANK)]
+    face = (color, 0.55) if panel < 2 or row == column else None
     if panel and row == column:
-        style.outline(axes, column, row, color, linewidth=1.8)
-        style.write(axes, column + 0.5, row + 0.54, "Σ", fontsize=9)
-    else:
-        style.outline(axes, column, row, GREY)
+        return Cell("Σ", face, edge=color, linewidth=1.8)
+    return Cell("", face)

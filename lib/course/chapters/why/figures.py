@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from course.drawing.boxes import Look, Point, box, note, single, sketch
+from course.drawing.sketches import Look, Point, note, sketch
 from minidist.planner.hardware import Accelerator
 from minidist.plots import style
-from minidist.plots.style import COLORS, GREY, PART, PART_HATCH
+from minidist.plots.style import COLORS, GREY, PART, PART_HATCH, box
 
 # In points, 72 to an inch, so that a link's width is exact.
 BOX, PITCH, LEFT, HEIGHT = 79.0, 89.0, 2.0, 314.0
@@ -32,7 +32,7 @@ def machine(gpu: Accelerator, pcie: float) -> Figure:
     _box(axes, LEFT, right, SWITCH, "NVLink switch")
     _box(axes, LEFT, right, NETWORK, "network switch, to other nodes")
     box(axes, 0, 44, width, 256, linewidth=1, dashed=True)
-    axes.text(LEFT, 304, f"one node: eight {gpu.name}", fontsize=9)
+    note(axes, LEFT, 308, f"one node: eight {gpu.name}", fontsize=9)
     for column, number in enumerate((0, 1, 7)):
         left = LEFT + PITCH * column
         middle = left + WIDEST / 2 + 2
@@ -57,9 +57,9 @@ def _box(axes: Axes, left: float, right: float, level: Point, text: str) -> None
 
 
 def _link(axes: Axes, middle: float, below: Point, above: Point, width: float) -> None:
-    look = {"width": width, "height": above[0] - below[1], "alpha": 0.55}
-    style.fill(axes, middle - width / 2, below[1], COLORS[0], **look)
-    axes.patches[-1].set_gid("link")
+    look: Look = {"face": (COLORS[0], 0.55), "linewidth": 0}
+    left = middle - width / 2
+    box(axes, left, below[1], width, above[0] - below[1], **look).set_gid("link")
 
 
 SIDE, GAP = 0.86, 0.55  # a square, and the gap between models
@@ -72,7 +72,7 @@ def filled(models: Mapping[str, Mapping[str, float]], capacity: float, across: i
     """
     rows = {name: math.ceil(sum(parts.values()) / capacity) for name, parts in models.items()}
     height = sum(-(-count // across) + GAP for count in rows.values())
-    figure, axes = single(size=(3.6, 0.26 * height + 0.35))
+    figure, axes = style.single(size=(3.6, 0.26 * height + 0.35))
     top, names, middles = 0.0, [], []
     for name, parts in models.items():
         at, whole = 0.0, sum(parts.values()) / capacity
@@ -81,15 +81,14 @@ def filled(models: Mapping[str, Mapping[str, float]], capacity: float, across: i
             at += amount / capacity
         for square in range(rows[name]):
             row, column = divmod(square, across)
-            style.outline(axes, column, top + row, width=SIDE, height=SIDE, linewidth=0.8)
+            box(axes, column, top + row, SIDE, SIDE)
         lines = -(-rows[name] // across)
         names.append(f"{name}\n{whole:.2g} GPUs" if whole > 1 else f"{name}\n{whole:.2f} GPU")
         middles.append(top + (lines - 1 + SIDE) / 2)
         top += lines + GAP
-    axes.set_yticks(middles, names)
-    axes.set_xticks([])
-    axes.set(xlim=(-0.1, across), ylim=(top - GAP, -0.1), aspect="equal")
     style.table(axes)
+    axes.set_yticks(middles, names)
+    axes.set(xlim=(-0.1, across), ylim=(top - GAP, -0.1), aspect="equal")
     style.legend_below(figure, 2)
     return figure
 

@@ -6,12 +6,12 @@ from itertools import accumulate, product
 import torch
 from matplotlib.figure import Figure
 
-from course.drawing.boxes import Look, box, single
-from course.drawing.charts import part_look
 from minidist.memory.state import DtypePolicy, share, state
 from minidist.parallel.sharding.layouts import Flat
 from minidist.plots import style
-from minidist.plots.style import GREY, PHASE, RANK
+from minidist.plots.cells import Cell, cells, ending
+from minidist.plots.curves import bands
+from minidist.plots.style import PHASE, RANK
 from minidist.schedule.lanes import Span, Work, end, spans
 
 WIDE = 3.7  # inches, of every picture here
@@ -35,14 +35,12 @@ def who_holds(policy: DtypePolicy, ranks: int, stages: Mapping[str, int]) -> Fig
         for rank, (name, full, bottom) in product(range(ranks), parts):
             held, left = getattr(own, PARTS[name]), rank - BAR / 2
             start = bottom + (full * rank / ranks if held < full else 0)
-            look = {"linewidth": 0.4, "alpha": 0.85, **part_look(name)}
-            axes.bar(left, held, BAR, start, align="edge", **look)
-            style.outline(axes, left, bottom, GREY, width=BAR, height=full, linewidth=0.6)
+            axes.bar(left, held, BAR, start, align="edge", **style.part_look(name))
+            style.box(axes, left, bottom, BAR, full, linewidth=0.6)
         axes.set_title(f"{title}: {own.total / ranks:g} bytes", fontsize=style.TITLE)
-        axes.set(xlim=(-0.5, ranks - 0.5), ylim=(0, whole.total))
-        axes.set_xticks(range(ranks), map(str, range(ranks)))
-        axes.set_xlabel("rank", fontsize=style.LABEL)
         style.table(axes)
+        axes.set(xlim=(-0.5, ranks - 0.5), ylim=(0, whole.total), xticks=range(ranks))
+        axes.set_xlabel("rank", fontsize=style.LABEL)
     middles = [bottom + full / 2 for _, full, bottom in parts]
     grid[0, 0].set_yticks(middles, [name.replace(" ", "\n") for name in PARTS])
     return figure
@@ -50,19 +48,15 @@ def who_holds(policy: DtypePolicy, ranks: int, stages: Mapping[str, int]) -> Fig
 
 def flat_layout(sizes: Mapping[str, int], ranks: int) -> Figure:
     """Parameters of these sizes end to end in a padded buffer, and the ranks' shards of it."""
-    figure, axes = single(size=(WIDE, 1.1))
     names = [f"{name}[{i}]" for name, size in sizes.items() for i in range(size)]
     shard = Flat([torch.Size([size]) for size in sizes.values()], ranks, 0).shard_numel
-    cells = ranks * shard
-    for x, name in enumerate([*names, *["pad"] * (cells - len(names))]):
-        box(axes, x, 0, 1, 1, name)
-    for rank in range(ranks):
-        look: Look = {"edge": RANK[rank], "face": (RANK[rank], 0.35), "linewidth": 1.2}
-        box(axes, rank * shard + 0.04, 1.45, shard - 0.08, 1, f"rank {rank}", **look)
-    axes.set(xlim=(-0.05, cells + 0.05), ylim=(2.55, -0.1))
-    axes.set_xticks([])
-    axes.set_yticks([0.5, 1.95], ["buffer", "shards"])
-    style.table(axes)
+    pads = ["pad"] * (ranks * shard - len(names))
+    shards = [
+        Cell(f"rank {rank}", (RANK[rank], 0.35), shard - 0.08, rank * shard + 0.04, edge=RANK[rank])
+        for rank in range(ranks)
+    ]
+    figure, axes = style.single(size=(WIDE, 1.1))
+    cells(axes, [map(Cell, names + pads), shards], ["buffer", "shards"], tall=0.76)
     return figure
 
 
@@ -125,27 +119,20 @@ def zero_step(stages: Iterable[int]) -> Figure:
     size = WIDE, 1.25 * len(chosen) + 0.6
     figure, grid = style.subplots(2 * len(chosen), 1, size=size, sharex=True)
     for stage, lanes, memory in zip(chosen, grid[::2, 0], grid[1::2, 0], strict=True):
-        lanes.set_title([*STEPS][stage], fontsize=style.TITLE, loc="left")
+        rows = {name: list[Cell]() for name in LANES}
         for each in steps[stage]:
-            row, width = LANES.index(each.lane), each.end - each.start
             face = PHASE[each.kind], 0.5
-            box(lanes, each.start, row, width, 0.9, each.text, face=face, linewidth=0.5)
+            rows[each.lane].append(Cell(each.text, face, each.end - each.start, each.start))
             if each.kind == "optimizer":
-                style.write(lanes, each.end + 0.7, row + 0.47, "opt")
-        style.name_rows(lanes, LANES, 0.45)
-        lanes.set_xticks([])
-        style.table(lanes)
+                rows[each.lane].append(ending("opt"))
+        cells(lanes, rows, tall=0.9, title=[*STEPS][stage])
         when, held = zip(*held_in(stage, steps[stage]), strict=True)
-        bottom = [0.0] * len(when)
-        for part in ("parameters", "optimizer state", "gradients"):
-            top = [low + parts[part] for low, parts in zip(bottom, held, strict=True)]
-            look = {"linewidth": 0.4, "alpha": 0.7, **part_look(part)}
-            memory.fill_between(when, bottom, top, step="post", **look)
-            bottom = top
+        parts = "parameters", "optimizer state", "gradients"
+        bands(memory, when, {part: [at[part] for at in held] for part in parts}, step="post")
+        style.table(memory)
         memory.set_ylim(0, (2 + MOMENTS) * LAYERS)
         memory.set_yticks([(2 + MOMENTS) * LAYERS / 2], ["memory"])
-        style.table(memory)
     grid[0, 0].set_xlim(0, max(map(end, steps)) + 1)
     grid[-1, 0].set_xlabel("time", fontsize=style.LABEL)
-    style.legend_below(figure, 3, {part: {"linewidth": 0.4, **part_look(part)} for part in PARTS})
+    style.legend_below(figure, 3, {part: style.part_look(part) for part in PARTS})
     return figure

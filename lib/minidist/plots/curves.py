@@ -1,4 +1,4 @@
-"""Charts that several chapters draw: bars in groups or stacked, a level over time, and curves."""
+"""Curves, bars in groups or stacked, and bands on each other."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -9,22 +9,24 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from numpy.typing import ArrayLike, NDArray
 
-from course.drawing.boxes import Look, note, single, stacked
 from minidist.plots import style
-from minidist.plots.style import COLORS, DASHES, GREY, HATCHES, LABEL, MARKERS, PART, PART_HATCH
+from minidist.plots.style import COLORS, DASHES, GREY, HATCHES, LABEL, MARKERS
 
 SIZE = 3.4, 2.7
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 NAME = 14  # letters in a line of a name
 LINE = 0.075  # share of a panel's height
+MANY = 30  # points: their markers would touch
+Look = dict[str, Any]
 
 
 def grouped_bars(
     groups: Mapping[str, Sequence[float]], names: Sequence[str], *, y_label: str
 ) -> Figure:
     """One bar for each name, side by side for each group."""
-    figure, axes = single(size=SIZE)
+    figure, axes = style.single(size=SIZE)
     width = 0.8 / len(groups)
     for number, (label, heights) in enumerate(groups.items()):
         left = np.arange(len(names)) + (number - (len(groups) - 1) / 2) * width
@@ -44,7 +46,7 @@ def stacked_bars(
 
     `bars`: bar → part → amount; `marks`: what was measured: its name, and its height on each bar.
     """
-    figure, axes = single(size=SIZE)
+    figure, axes = style.single(size=SIZE)
     bottom = np.zeros(len(bars))
     for number, part in enumerate(dict.fromkeys(part for bar in bars.values() for part in bar)):
         amounts = np.array([bar.get(part, 0.0) for bar in bars.values()])
@@ -69,58 +71,22 @@ def _look(number: int, name: str) -> dict[str, Any]:
 
 
 def _finish(figure: Figure, axes: Axes, y_label: str) -> None:
-    axes.set_title(y_label, fontsize=style.TITLE, loc="left")
     axes.grid(axis="y", alpha=0.3)
     axes.set_axisbelow(True)
-    style.chart(axes)
-    axes.tick_params(axis="x", length=0)
+    style.chart(axes, title=y_label, bare="x")
     style.legend_below(figure, 3)
 
 
-def level(
-    curve: Sequence[tuple[float, float]],
-    marks: Mapping[str, float],
-    *,
-    x_label: str,
-    y_label: str,
-    phases: Sequence[tuple[str, float, float]] = (),
-) -> Figure:
-    """An amount that goes up and down in jumps; heights with a name at their dashed line's end.
-
-    `phases`: name, as in `style.PHASE`, start and end of what ran meanwhile; one whose name
-    would touch that of the one before has only its shade.
-    """
-    figure, axes = single(size=SIZE)
-    for phase, start, end in phases:
-        axes.axvspan(start, end, color=style.PHASE[phase], alpha=0.16, linewidth=0)
-    when, amount = style.thinned([at for at, _ in curve], [height for _, height in curve])
-    axes.fill_between(when, amount, step="post", color=COLORS[0], alpha=0.35, linewidth=0)
-    axes.step(when, amount, where="post", color=COLORS[0], linewidth=1)
-    for number, (name, height) in enumerate(marks.items(), 1):
-        axes.axhline(height, color=COLORS[number], linestyle="--", linewidth=1.3)
-        text, place = fill(name, NAME, break_long_words=False), axes.get_yaxis_transform()
-        note(axes, 1.02, height, text, color=COLORS[number], fontsize=LABEL, transform=place)
-    axes.set_ylim(bottom=0)
-    axes.set_xlim(when[0], when[-1])
-    axes.set_xlabel(x_label, fontsize=style.TITLE)
-    axes.set_title(y_label, fontsize=style.TITLE, loc="left", pad=16 if phases else 6)
-    style.chart(axes)
-    _name_phases(figure, axes, phases)
-    return figure
-
-
-def _name_phases(figure: Figure, axes: Axes, phases: Sequence[tuple[str, float, float]]) -> None:
-    """Write the name of each phase above it, unless it would touch the one before."""
-    figure.draw_without_rendering()  # only now is it known how wide a name is
-    end_of_last = -math.inf
-    for phase, start, end in phases:
-        above: Look = {"transform": axes.get_xaxis_transform(), "ha": "center"}
-        text = axes.text((start + end) / 2, 1.01, phase, fontsize=LABEL, **above)
-        box = text.get_window_extent()
-        if box.x0 < end_of_last + box.height / 2:
-            text.remove()
-        else:
-            end_of_last = box.x1
+def bands(
+    axes: Axes, x: ArrayLike, parts: Mapping[str, ArrayLike], **options: Any
+) -> dict[str, NDArray[np.float64]]:
+    """Parts of the state, stacked over x; returns the lower edge of each, by name."""
+    below, edges = np.zeros(np.shape(x)), dict[str, NDArray[np.float64]]()
+    for name, amount in parts.items():
+        edges[name] = below
+        below = below + np.asarray(amount)
+        axes.fill_between(x, edges[name], below, **style.part_look(name), **options)
+    return edges
 
 
 class Curve(NamedTuple):
@@ -155,37 +121,62 @@ def curves(
     x_label: str,
     x_ticks: Mapping[float, str] | None = None,
     marks: Mapping[str, float] | None = None,
+    x_log: bool = True,
     y_log: bool = True,
+    one_scale: bool = True,
 ) -> Figure:
-    """Curves over a logarithmic x axis, each with its name at its end.
+    """Curves, each with its name at its end, over a logarithmic axis unless told otherwise.
 
-    `panels`: what y is → curves, on the same axes; `x_ticks`: x → what is written there, powers of
-    two if not given; `marks`: name → x of a line from top to bottom.
+    `panels`: what y is → curves, on `one_scale` or each on its own; `x_ticks`: x → what is written
+    there, powers of two if not given; `marks`: name → x of a line from top to bottom.
     """
-    size = 3.4, 2.5 * len(panels) + 0.3
-    figure, drawn = stacked(panels, size, pad=16 if marks else 6, sharex=True, sharey=True)
+    size = 3.4, (2.5 if one_scale else 1.8) * len(panels) + 0.3
+    pad = 16 if marks else 6
+    figure, drawn = style.stacked(panels, size, pad=pad, sharex=True, sharey=one_scale)
     for axes, lines in drawn:
         for curve in lines:
-            dashes = DASHES[curve.place] if curve.predicted else "-"
-            (line,) = axes.plot(curve.x, curve.y, color=curve.hue, ls=dashes, lw=1.4)
-            if not curve.predicted:
-                line.set(marker=MARKERS[curve.place], markersize=4)
-        axes.set_xscale("log", base=2)
-        axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+            draw(axes, curve)
+        if x_log:
+            axes.set_xscale("log", base=2)
+            axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
         if x_ticks:
             axes.set_xticks(list(x_ticks), list(x_ticks.values()))
         if y_log:
             axes.set_yscale("log")
         for name, at in (marks or {}).items():
             axes.axvline(at, color=GREY, lw=1, ls=":")
-            top = axes.get_xaxis_transform()
-            note(axes, at, 1, name, "center", va="bottom", fontsize=LABEL, transform=top)
-        axes.grid(alpha=0.3)
-        style.chart(axes)
+            on_top(axes, at, name)
+        style.chart(axes, grid=0.3)
     figure.axes[-1].set_xlabel(x_label, fontsize=style.TITLE)
     for axes, lines in drawn:
         _name_ends(axes, [curve for curve in lines if curve.label])
     return figure
+
+
+def draw(axes: Axes, curve: Curve) -> None:
+    """One curve, without its name."""
+    dashes = DASHES[curve.place] if curve.predicted else "-"
+    (line,) = axes.plot(curve.x, curve.y, color=curve.hue, ls=dashes, lw=1.4)
+    if not curve.predicted and len(curve.x) <= MANY:
+        line.set(marker=MARKERS[curve.place], markersize=4)
+
+
+def of_steps(runs: Mapping[str, Sequence[float]]) -> list[Curve]:
+    """Curves over the numbers of steps, all but the first one dashed, as they may coincide."""
+    named = enumerate(runs.items())
+    return [Curve(name, range(len(y)), y, place, place > 0) for place, (name, y) in named]
+
+
+def on_top(axes: Axes, x: float, text: str) -> None:
+    """A text on top of the axes, over this place of them."""
+    look: Look = {"transform": axes.get_xaxis_transform(), "ha": "center", "va": "bottom"}
+    axes.text(x, 1, text, fontsize=LABEL, **look)
+
+
+def beside(axes: Axes, y: float, text: str, color: str = "black") -> None:
+    """A text to the right of the axes, at this height of them."""
+    look: Look = {"transform": axes.get_yaxis_transform(), "va": "center", "color": color}
+    axes.text(1.02, y, text, fontsize=LABEL, **look)
 
 
 def _name_ends(axes: Axes, lines: Sequence[Curve]) -> None:
@@ -206,7 +197,8 @@ def _name_ends(axes: Axes, lines: Sequence[Curve]) -> None:
     for i, gap in reversed([*enumerate(apart)]):
         heights[i] = min(heights[i], heights[i + 1] - gap)
     for height, (_, text, color) in zip(heights, ends, strict=True):
-        note(axes, 1.03, height, text, color=color, fontsize=LABEL, transform=axes.transAxes)
+        look: Look = {"transform": axes.transAxes, "va": "center", "color": color}
+        axes.text(1.03, height, text, fontsize=LABEL, **look)
 
 
 def in_bytes(value: float) -> str:
@@ -218,12 +210,6 @@ def in_bytes(value: float) -> str:
 def byte_ticks(*powers: int) -> dict[float, str]:
     """Powers of two on an axis of bytes: value → what stands there."""
     return {2.0**power: in_bytes(2.0**power) for power in powers}
-
-
-def part_look(part: str) -> Look:
-    """Colour and hatch of a part of the state; grey for what is no part of `PART`."""
-    look = {"facecolor": PART.get(part, GREY), "hatch": PART_HATCH.get(part, "\\\\")}
-    return look | {"edgecolor": "black"}
 
 
 def plain_logs(axes: Axes, ticks: Sequence[float]) -> None:

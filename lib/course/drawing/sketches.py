@@ -1,32 +1,26 @@
-"""Parts of most figures: one panel or a stack of them, boxes with text, and arrows."""
+"""Parts of sketches: a panel without axes, ranks, arrows and texts, and timelines of ranks."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import cos, pi, sin
-from typing import Any, TypeVar
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch
 
 from minidist.plots import style
-from minidist.plots.style import GREY, RANK
+from minidist.plots.cells import Cell
+from minidist.plots.style import COLORS, GREY, PHASE, RANK
 from minidist.schedule.replay import Event, Replay
 
-T = TypeVar("T")
 Look = dict[str, Any]
 Point = tuple[float, float]
 
 
-def single(*, size: Point, **options: Any) -> tuple[Figure, Axes]:
-    """A figure with one panel."""
-    figure, grid = style.subplots(size=size, **options)
-    return figure, grid[0, 0]
-
-
 def sketch(size: Point, x: Point, y: Point, *, margin: float | None = None) -> tuple[Figure, Axes]:
     """One panel without axes that shows these spans; `margin`: its share of each side."""
-    figure, axes = single(size=size, **({} if margin is None else {"layout": "none"}))
+    figure, axes = style.single(size=size, **({} if margin is None else {"layout": "none"}))
     if margin is not None:
         figure.subplots_adjust(margin, margin, 1 - margin, 1 - margin)
     axes.set(xlim=x, ylim=y)
@@ -34,63 +28,33 @@ def sketch(size: Point, x: Point, y: Point, *, margin: float | None = None) -> t
     return figure, axes
 
 
-def stacked(
-    panels: Mapping[str, T],
-    size: Point,
-    *,
-    fontsize: float = style.TITLE,
-    pad: float | None = None,
-    **options: Any,
-) -> tuple[Figure, list[tuple[Axes, T]]]:
-    """Panels with their titles, one above the other; each comes with what it shows."""
-    figure, grid = style.subplots(len(panels), 1, size=size, **options)
-    for axes, title in zip(grid[:, 0], panels, strict=True):
-        axes.set_title(title, fontsize=fontsize, pad=pad, loc="left")
-    return figure, list(zip(grid[:, 0], panels.values(), strict=True))
-
-
-def table_rows(
-    axes: Axes, names: Iterable[object], right: float, *, left: float = -0.05, offset: float = 0.5
-) -> None:
-    """Name the rows of a table, `offset` below their tops, and show it from `left` to `right`."""
-    style.name_rows(axes, map(str, names), offset)
-    axes.set(xlim=(left, right), xticks=[])
-    style.table(axes)
-
-
 def rank_names(ranks: int) -> list[str]:
     """Labels for rows of ranks."""
     return [f"rank {rank}" for rank in range(ranks)]
 
 
-def box(
-    axes: Axes,
-    x: float,
-    y: float,
-    width: float,
-    height: float,
-    text: str = "",
-    *,
-    edge: str = GREY,
-    face: tuple[str, float] | None = None,
-    linewidth: float = 0.8,
-    dashed: bool = False,
-    fontsize: float = style.LABEL,
-) -> None:
-    """A border, filled with `face` (a colour and its opacity), and a text in the middle."""
-    style.outline(axes, x, y, edge, width=width, height=height, linewidth=linewidth, facecolor=face)
-    axes.patches[-1].set(linestyle="--" if dashed else "-")
-    if text:
-        style.write(axes, x + width / 2, y + 0.52 * height, text, fontsize)
+STEP = (PHASE["forward"], 0.45)
+ALL_REDUCE = (PHASE["all-gather"], 0.45)
 
 
-def stripes(
-    axes: Axes, x: float, y: float, who: Sequence[int], *, width: float = 1, height: float = 1
-) -> None:
-    """A cell with a stripe for each rank whose part is in it."""
-    for number, rank in enumerate(who):
-        each = width / len(who)
-        style.fill(axes, x + number * each, y, RANK[rank % 8], width=each, height=height)
+def timeline(pieces: str, talk: float = 0.34) -> list[Cell]:
+    """What a rank does over time, of pieces as in "1 Σ 2' zeros? Σ? has_ended".
+
+    They are steps and all-reduces, which last 1 and `talk`. A step with "'" is wrong; a piece with
+    "?" is empty, as it never ends or computes nothing. Other words say what became of the rank.
+    """
+    found = list[Cell]()
+    for piece in pieces.split():
+        text, empty = piece.rstrip("?").replace("_", " "), piece.endswith("?")
+        wrong = (COLORS[1], 0.45) if "'" in text else STEP
+        if text[0] == "Σ":
+            wide = 2 + 3 * talk if "waits" in text else talk
+            found.append(Cell(text, None if empty else ALL_REDUCE, wide, dashed=empty))
+        elif empty or text[0].isdigit():
+            found.append(Cell(text, None if empty else wrong, dashed=empty))
+        else:
+            found.append(Cell(text, wide=0))
+    return found
 
 
 def arrow(
