@@ -50,6 +50,7 @@ from course.chapters.ring.figures import chunk_tour, link_lanes, readings, ring_
 from course.chapters.which.figures import one_memory, ring_path, winners
 from course.chapters.why.figures import filled, machine
 from course.chapters.zero.figures import flat_layout, who_holds, zero_step
-from minidist.plots.curves import Curve, byte_ticks, curves, grouped_bars, stacked_bars
+from minidist.plots.cells import stacked_bars
+from minidist.plots.curves import Curve, byte_ticks, curves, grouped_bars
 
 plt.rcParams["savefig.pad_inches"] = 0.02  # a page has margins of its own, and a phone no room

@@ -4,11 +4,12 @@ A figure is a function that takes what a run or a simulation produced, and a cel
 users of minidist need it too, it belongs in `minidist.plots`; if only one page shows it, in
 `chapters/NAME/figures.py`, and `course.figures` lists it. Most are a table of data and one call:
 `cells` (who holds what), `lanes` (what runs when, and bars laid end to end; both of
-`minidist.plots.cells`) or `curves` of `minidist.plots.curves`; a sketch has ranks and arrows. Colors, axes and legend come from
-`minidist.plots.style`: a rank has one color in the whole book (`RANK`), and so have the parts of
-the state (`PART`), the phases of a step (`PHASE`) and the algorithms (`ALGORITHM`). Draw it 3.4 to
-3.7 inches wide, with labels of `style.LABEL` or `style.TITLE`: the book enlarges it by up to 1.7 to
-fill the column, and a phone shows it as it is. A picture that is small by nature has
+`minidist.plots.cells`) or `curves` of `minidist.plots.curves`; a sketch has ranks and arrows.
+Colors, axes and legend come from `minidist.plots.style`: a rank has one color in the whole book
+(`RANK`), and so have the parts of the state (`PART`), the phases of a step (`PHASE`) and the
+algorithms (`ALGORITHM`). Draw it 3.4 to 3.7 inches wide, with labels of `style.LABEL` or
+`style.TITLE`: the book enlarges it by up to 1.7 to fill the column, and a phone shows it as it is.
+A picture that is small by nature has
 `image: {classes: small}`. The cell's metadata give it a name, a caption that says what to see, and
 alt text:
 

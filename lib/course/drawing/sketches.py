@@ -28,6 +28,19 @@ def sketch(size: Point, x: Point, y: Point, *, margin: float | None = None) -> t
     return figure, axes
 
 
+def loss_above(
+    x: Sequence[int], undisturbed: Sequence[float], rows: int, said: str
+) -> tuple[Figure, Axes, Axes]:
+    """A panel with the loss of an undisturbed run as a wide line, and one for some rows below."""
+    ratios = 2.3, 0.3 + 0.31 * rows
+    figure, grid = style.subplots(2, 1, size=(3.6, 3.4), sharex=True, height_ratios=ratios)
+    above, below = grid[:, 0]
+    above.plot(x, undisturbed, color=GREY, lw=6, alpha=0.35)
+    note(above, 1, 0.9, f"wide line: {said}", "right", transform=above.transAxes)
+    style.chart(above, y_label="loss")
+    return figure, above, below
+
+
 def rank_names(ranks: int) -> list[str]:
     """Labels for rows of ranks."""
     return [f"rank {rank}" for rank in range(ranks)]

@@ -3,8 +3,10 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 from matplotlib.ticker import AutoLocator
 
 from minidist.plots import style
@@ -22,7 +24,7 @@ class Cell(NamedTuple):
     wide: float = 1.0
     at: float | None = None
     who: Sequence[int] = ()
-    edge: str = GREY
+    edge: str | Face = GREY
     linewidth: float = 0.5
     dashed: bool = False
     hatch: str = ""
@@ -136,3 +138,37 @@ def numbered(axes: Axes) -> None:
     axes.xaxis.set_major_locator(AutoLocator())
     axes.tick_params(axis="x", length=3)
     axes.label_outer()
+
+
+def stacked_bars(
+    bars: Mapping[str, Mapping[str, float]],
+    *,
+    x_label: str,
+    marks: tuple[str, Mapping[str, float]] | None = None,
+    limit: tuple[str, float] | None = None,
+) -> Figure:
+    """A row for each bar: its parts, laid end to end, and their sum, or else its mark.
+
+    `bars`: bar → part → amount; `marks`: their name, and the place of each bar's; `limit`: name and
+    place of a line across all bars.
+    """
+    parts = dict.fromkeys(part for own in bars.values() for part in own)
+    looks = {part: style.part_look(part, number) for number, part in enumerate(parts)}
+    rows = {}
+    for name, own in bars.items():
+        sums = [] if marks else [ending(f"{sum(own.values()):.0f}")]
+        rows[name] = [*(bar(looks[part], amount) for part, amount in own.items()), *sums]
+    figure, axes = style.single(size=(3.7, 0.36 * len(bars) + 1.1))
+    cells(axes, rows, tall=0.6, margin=0)
+    numbered(axes)
+    handles: list[Artist] = [Patch(label=part, **look) for part, look in looks.items()]
+    if marks:
+        at = [marks[1][name] for name in bars]
+        look: dict[str, Any] = {"color": "black", "ls": "", "ms": 14, "mew": 2.5}
+        handles += axes.plot(at, [row + 0.5 for row in range(len(at))], "|", label=marks[0], **look)
+    if limit:
+        axes.axvline(limit[1], color="black", linestyle="--", linewidth=1)
+        style.on_top(axes, limit[1], limit[0])
+    axes.set_xlabel(x_label, fontsize=style.TITLE)
+    style.legend_below(figure, 2, handles)
+    return figure

@@ -1,4 +1,4 @@
-"""Curves, bars in groups or stacked, and bands on each other."""
+"""Curves, bars in groups, and bands on each other."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
 
 from minidist.plots import style
-from minidist.plots.style import COLORS, DASHES, GREY, HATCHES, LABEL, MARKERS
+from minidist.plots.style import COLORS, DASHES, GREY, LABEL, MARKERS
 
 SIZE = 3.4, 2.7
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -30,51 +30,13 @@ def grouped_bars(
     width = 0.8 / len(groups)
     for number, (label, heights) in enumerate(groups.items()):
         left = np.arange(len(names)) + (number - (len(groups) - 1) / 2) * width
-        axes.bar(left, heights, 0.92 * width, label=label, **_look(number, label))
+        axes.bar(left, heights, 0.92 * width, label=label, **style.part_look(label, number))
     axes.set_xticks(range(len(names)), [fill(name, 10, break_long_words=False) for name in names])
-    _finish(figure, axes, y_label)
-    return figure
-
-
-def stacked_bars(
-    bars: Mapping[str, Mapping[str, float]],
-    *,
-    y_label: str,
-    marks: tuple[str, Mapping[str, float]] | None = None,
-) -> Figure:
-    """Bars stacked of named parts, which a bar may lack.
-
-    `bars`: bar → part → amount; `marks`: what was measured: its name, and its height on each bar.
-    """
-    figure, axes = style.single(size=SIZE)
-    bottom = np.zeros(len(bars))
-    for number, part in enumerate(dict.fromkeys(part for bar in bars.values() for part in bar)):
-        amounts = np.array([bar.get(part, 0.0) for bar in bars.values()])
-        axes.bar(list(bars), amounts, 0.62, bottom, label=part, **_look(number, part))
-        bottom += amounts
-    if marks:
-        name, heights = marks
-        (line,) = axes.plot(list(heights), list(heights.values()), "D", label=name)
-        line.set(markersize=6, markerfacecolor="white", markeredgecolor="black")
-    _finish(figure, axes, y_label)
-    return figure
-
-
-def _look(number: int, name: str) -> dict[str, Any]:
-    """Parts differ without colour too; what has a colour in the whole book has it here."""
-    try:
-        color = style.color_of(name)
-    except KeyError:
-        color = COLORS[number]
-    look = {"facecolor": color, "hatch": HATCHES[number], "edgecolor": "black"}
-    return look | {"linewidth": 0.5, "alpha": 0.8}
-
-
-def _finish(figure: Figure, axes: Axes, y_label: str) -> None:
     axes.grid(axis="y", alpha=0.3)
     axes.set_axisbelow(True)
     style.chart(axes, title=y_label, bare="x")
     style.legend_below(figure, 3)
+    return figure
 
 
 def bands(
@@ -145,7 +107,7 @@ def curves(
             axes.set_yscale("log")
         for name, at in (marks or {}).items():
             axes.axvline(at, color=GREY, lw=1, ls=":")
-            on_top(axes, at, name)
+            style.on_top(axes, at, name)
         style.chart(axes, grid=0.3)
     figure.axes[-1].set_xlabel(x_label, fontsize=style.TITLE)
     for axes, lines in drawn:
@@ -165,18 +127,6 @@ def of_steps(runs: Mapping[str, Sequence[float]]) -> list[Curve]:
     """Curves over the numbers of steps, all but the first one dashed, as they may coincide."""
     named = enumerate(runs.items())
     return [Curve(name, range(len(y)), y, place, place > 0) for place, (name, y) in named]
-
-
-def on_top(axes: Axes, x: float, text: str) -> None:
-    """A text on top of the axes, over this place of them."""
-    look: Look = {"transform": axes.get_xaxis_transform(), "ha": "center", "va": "bottom"}
-    axes.text(x, 1, text, fontsize=LABEL, **look)
-
-
-def beside(axes: Axes, y: float, text: str, color: str = "black") -> None:
-    """A text to the right of the axes, at this height of them."""
-    look: Look = {"transform": axes.get_yaxis_transform(), "va": "center", "color": color}
-    axes.text(1.02, y, text, fontsize=LABEL, **look)
 
 
 def _name_ends(axes: Axes, lines: Sequence[Curve]) -> None:

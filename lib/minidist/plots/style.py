@@ -76,10 +76,15 @@ def color_of(name: str) -> str:
     return known[plain if plain in known else plain.replace("-", "_").replace(" ", "_")]
 
 
-def part_look(part: str) -> dict[str, Any]:
-    """Colour and hatch of a part of the state; grey for what is no part of `PART`."""
-    look = {"facecolor": PART.get(part, GREY), "hatch": PART_HATCH.get(part, "\\\\")}
-    return look | {"edgecolor": "black", "linewidth": 0.4, "alpha": 0.75}
+def part_look(part: str, number: int = -1) -> dict[str, Any]:
+    """Colour and hatch of a part of the state, or of another `number`th part; grey of the rest."""
+    try:
+        color = color_of(part)
+    except KeyError:
+        color = COLORS[number]
+    hatch = PART_HATCH.get(part, HATCHES[number] if number >= 0 else "\\\\")
+    look = {"facecolor": color, "hatch": hatch, "edgecolor": "black"}
+    return look | {"linewidth": 0.4, "alpha": 0.75}
 
 
 def subplots(
@@ -193,6 +198,18 @@ def box(
 
 def write(axes: Axes, x: float, y: float, text: str, fontsize: float = LABEL, **look: Any) -> None:
     axes.text(x, y, text, ha="center", va="center", fontsize=fontsize, **look)
+
+
+def on_top(axes: Axes, x: float, text: str) -> None:
+    """A text on top of the axes, over this place of them."""
+    look: dict[str, Any] = {"transform": axes.get_xaxis_transform(), "ha": "center", "va": "bottom"}
+    axes.text(x, 1, text, fontsize=LABEL, **look)
+
+
+def beside(axes: Axes, y: float, text: str, color: str = "black") -> None:
+    """A text to the right of the axes, at this height of them."""
+    look: dict[str, Any] = {"transform": axes.get_yaxis_transform(), "va": "center", "color": color}
+    axes.text(1.02, y, text, fontsize=LABEL, **look)
 
 
 def legend_below(

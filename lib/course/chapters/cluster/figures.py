@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from course.drawing.sketches import note, rank_names, sketch
+from course.drawing.sketches import loss_above, note, rank_names, sketch
 from minidist.plots import style
+from minidist.plots.cells import Cell, cells, ending, numbered
 from minidist.plots.style import COLORS, GREY, MARKERS, PHASE, RANK, box
 
 SEAT, GAP, NODE = 1.0, 0.06, 2.0  # widths of a rank and between two; a node's height
@@ -59,30 +60,25 @@ class Life(NamedTuple):
 
 def lives(undisturbed: Sequence[float], parts: Sequence[Life]) -> Figure:
     """Above the losses, below which steps each life has made; those made twice are hatched."""
-    figure, grid = style.subplots(
-        2, 1, size=(3.6, 3.3), sharex=True, height_ratios=(2.4, 0.25 + 0.3 * len(parts))
+    figure, above, below = loss_above(
+        range(len(undisturbed)), undisturbed, len(parts), "undisturbed"
     )
-    above, below = grid[:, 0]
-    above.plot(undisturbed, color=GREY, lw=6, alpha=0.35)
+    rows = []
     for number, life in enumerate(parts):
         color, steps = COLORS[number], life.losses.items()
         above.plot(*zip(*steps, strict=True), MARKERS[number], color=color, ms=3.5, mfc="none")
         first, last = min(life.losses), max(life.losses)
-        width = last - first + 1
-        box(below, first - 0.5, number + 0.1, width, 0.8, face=(color, 0.3), linewidth=0)
-        at = first if width > 0.022 * len(life.name) * len(undisturbed) else last + 2
-        note(below, at, number + 0.5, life.name)
+        again = {
+            step for later in parts[number + 1 :] for step in life.losses.keys() & later.losses
+        }
+        made = Cell("", (color, 0.3), last - first + 1, first - 0.5, linewidth=0)
+        rows.append([made, *(Cell(at=step - 0.5, edge=color) for step in again)])
         if life.killed:
             place = last + 0.5, number + 0.5
             below.plot(*place, "x", color=COLORS[1], ms=9, mew=2.5, clip_on=False)
-        for later in parts[number + 1 :]:
-            for step in life.losses.keys() & later.losses.keys():
-                box(below, step - 0.5, number + 0.1, 1, 0.8, edge=color, linewidth=0.5)
-    note(above, 1, 0.9, "wide line: undisturbed", "right", transform=above.transAxes)
-    below.set(xlim=(-1, len(undisturbed)), ylim=(len(parts) + 0.05, -0.05), yticks=[])
-    style.chart(above, y_label="loss")
-    style.chart(below, x_label="step")
-    below.spines["left"].set_visible(False)
+    cells(below, rows, [life.name for life in parts], tall=0.8, x_label="step")
+    numbered(below)
+    below.set_xlim(-1, len(undisturbed))
     return figure
 
 
@@ -92,28 +88,30 @@ WRITES = (2.6, 3.1, 2.8, 3.4)  # each rank's time to write
 
 def async_save() -> Figure:
     """A save during training: who does what, what the folder has, and what a restart finds."""
-    low, end = len(WRITES) + 1.25, 8.85
-    figure, axes = sketch((3.6, 2.6), (-1.35, end), (low + 1.8, -0.1))
-    copied = STEP + COPY
+    copied, end = STEP + COPY, 8.85
     written = copied + max(WRITES)
     renamed = written + INDEX
-    bars = [(0, STEP, COPY - 0.05, "optimizer", "copy"), (1, written, INDEX, "optimizer", "index")]
-    for number, start in enumerate([0, *(copied + step * STEP for step in range(7))], 8):
-        bars.append((0, start, min(STEP, end - start) - 0.05, "backward", f"{number}"))
-    for rank, took in enumerate(WRITES, 1):
-        bars.append((rank, copied, took, "all-gather", "write, sync"))
-    for row, start, length, phase, text in bars:
-        color = PHASE[phase]
-        box(axes, start, row, length, 0.8, text, edge=color, face=(color, 0.3))
-    rows = ["training", *rank_names(len(WRITES))]
-    for y, name in (*enumerate(rows), (low, "folder")):
-        note(axes, -0.12, y + 0.4, name, "right")
+    starts = [0, *(copied + step * STEP for step in range(7))]
+    steps = [_phase("backward", f"{n}", at, min(STEP, end - at)) for n, at in enumerate(starts, 8)]
+    rows = {"training": [*steps, _phase("optimizer", "copy", STEP, COPY)]}
+    for name, took in zip(rank_names(len(WRITES)), WRITES, strict=True):
+        rows[name] = [_phase("all-gather", "write, sync", copied, took)]
+    rows["rank 0"] += [_phase("optimizer", "index", written, INDEX)]
     folder = {0: "step-4", copied: "step-4, unfinished-step-8", renamed: "step-4, step-8"}
-    for start, text in folder.items():
-        note(axes, start + 0.06, low + 0.4, text)
-        axes.plot((start, start), (low, low + 0.8), color=GREY, lw=0.9)
-    axes.plot((renamed, renamed), (0.9, low + 1.75), color=COLORS[1], lw=1.3, ls="--")
-    note(axes, renamed - 0.1, low + 1.4, "a killed run resumes at  ← step-4", "right")
-    note(axes, renamed + 0.1, low + 1.4, "step-8 →")
-    note(axes, renamed + 0.15, 1.4, "rename", color=COLORS[1])
+    rows["folder"] = [ending(text)._replace(at=at) for at, text in folder.items()]
+    figure, axes = style.single(size=(3.7, 2.6))
+    cells(axes, rows, tall=0.8)
+    low = len(rows) - 1
+    for at in folder:
+        axes.plot((at, at), (low + 0.1, low + 0.9), color=GREY, lw=0.9)
+    axes.plot((renamed, renamed), (1, low + 1.8), color=COLORS[1], lw=1.3, ls="--")
+    note(axes, renamed - 0.1, low + 1.5, "a killed run resumes at  ← step-4", "right")
+    note(axes, renamed + 0.1, low + 1.5, "step-8 →")
+    note(axes, renamed + 0.15, 1.5, "rename", color=COLORS[1])
+    axes.set(xlim=(-0.05, end), ylim=(low + 1.9, 0))
     return figure
+
+
+def _phase(phase: str, text: str, at: float, takes: float) -> Cell:
+    color = PHASE[phase]
+    return Cell(text, (color, 0.3), takes - 0.05, at, edge=color, linewidth=0.8)

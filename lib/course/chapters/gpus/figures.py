@@ -11,7 +11,7 @@ from course.pages.published import named
 from course.timing.fits import Line, TwoLines, bus_bandwidth, errors, through_ends, two_lines
 from minidist.plots import style
 from minidist.plots.cells import bar, cells, ending, lanes
-from minidist.plots.curves import Curve, Look, byte_ticks, curves, on_top
+from minidist.plots.curves import Curve, Look, byte_ticks, curves
 from minidist.plots.style import COLORS, GREY, MARKERS, PHASE, TITLE
 
 BETWEEN = 256 * 2**10, 32 * 2**20  # sizes at which one line is off by about 2
@@ -56,7 +56,7 @@ def all_reduce_curves(
     ticks = byte_ticks(5, 10, 15, 20, 25, 30)
     below.set_xticks(list(ticks), list(ticks.values()))
     below.set_xlabel("bytes in the tensor", fontsize=TITLE)
-    on_top(above, MARK, "96 MiB")
+    style.on_top(above, MARK, "96 MiB")
     for name, dashes in lines:
         above.plot([], [], color=DARK, ls=dashes, lw=1.1, label=name)
     style.legend_below(figure, 1 if len(curves) > 2 else 2)

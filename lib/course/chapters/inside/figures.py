@@ -7,13 +7,12 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Circle
 
-from course.drawing.sketches import Look, arrow, sketch
+from course.drawing.sketches import Look, arrow, dot, sketch
 from from_scratch.context import pieces
 from minidist.plots import style
 from minidist.plots.cells import Cell, cells, of_ranks
-from minidist.plots.curves import beside, curves, of_steps
+from minidist.plots.curves import curves, of_steps
 from minidist.plots.style import COLORS, GREY, RANK, TITLE, box
 
 WIDE = 3.7  # inches
@@ -120,7 +119,7 @@ def balance(loads: Mapping[str, Sequence[Sequence[float]]]) -> Figure:
         axes.stackplot(range(len(shares)), by_expert, colors=colors, alpha=0.7, edgecolor=GREY)
         for number, (share, top) in enumerate(zip(shares[-1], accumulate(shares[-1]), strict=True)):
             if share > 0.04:
-                beside(axes, top - share / 2, str(number))
+                style.beside(axes, top - share / 2, str(number))
         axes.set(xlim=(0, len(shares) - 1), ylim=(0, 1))
         style.chart(axes)
     axes.set_xlabel("step", fontsize=TITLE)
@@ -142,7 +141,10 @@ def who_talks(of_ranks: Sequence[Sent], sizes: Mapping[str, int]) -> Figure:
     for replica, stage, part in np.ndindex(*sizes.values()):
         left = replica * (APART + ACROSS * (sizes["tensor"] - 1))
         places.append((left + ACROSS * part + SLANT * stage, -DOWN * stage))
-    figure, [[axes]] = style.subplots(1, 1, size=(3.5, 0.7 + 0.75 * sizes["pipeline"]))
+    right, bottom = max(x for x, _ in places) + 0.4, min(y for _, y in places) - 0.4
+    size = 3.5, 0.7 + 0.75 * sizes["pipeline"]
+    figure, axes = sketch(size, (-0.4, right), (bottom, 0.85))
+    axes.set_aspect("equal")
     most = dict.fromkeys(sizes, 0)
     for rank, sent in enumerate(of_ranks):
         for name, to in sent.items():
@@ -153,12 +155,7 @@ def who_talks(of_ranks: Sequence[Sent], sizes: Mapping[str, int]) -> Figure:
             for peer in (each for each in to if each > rank):
                 arrow(axes, places[rank], places[peer], color, 1.8, **look)
     for rank, place in enumerate(places):
-        color = RANK[rank % len(RANK)]
-        axes.add_patch(Circle(place, RADIUS, facecolor=(color, 0.45), edgecolor=color))
-        style.write(axes, *place, str(rank), fontsize=TITLE)
-    right, bottom = max(x for x, _ in places), min(y for _, y in places)
-    axes.set(xlim=(-0.4, right + 0.4), ylim=(bottom - 0.4, 0.85), aspect="equal")
-    axes.axis("off")
+        dot(axes, *place, rank)
     for name, nbytes in most.items():
         color, dashes = LINES[name]
         axes.plot([], [], color=color, linestyle=dashes, label=f"{name}: {nbytes:,} bytes")

@@ -4,10 +4,9 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
 
-from course.drawing.sketches import ALL_REDUCE, STEP, Look, note, timeline
+from course.drawing.sketches import ALL_REDUCE, STEP, Look, loss_above, timeline
 from minidist.plots import style
 from minidist.plots.cells import Cell, cells, lanes, numbered, of_ranks
-from minidist.plots.curves import beside
 from minidist.plots.style import COLORS, GREY, RANK
 
 
@@ -40,7 +39,7 @@ def outer_path(
             axes.plot(range(first, first + every + 1), part, label=f"rank {rank}", **look)
     axes.plot(firsts, starts, "D", color=GREY, ms=4.5, label="all ranks, after a round")
     axes.axhline(best, color=GREY, ls="--", lw=1)
-    beside(axes, best, "best")
+    style.beside(axes, best, "best")
     style.chart(axes, title="the weight", x_label="step")
     style.legend_below(figure, 3)
     return figure
@@ -57,20 +56,15 @@ def presence(
     `events`: (round, worker) → "killed" or "started", before that round's end.
     """
     workers = sorted({worker for members in rounds for worker in members})
-    figure, grid = style.subplots(
-        2, 1, size=(3.6, 3.4), sharex=True, height_ratios=(2.2, 0.3 + 0.32 * len(workers))
-    )
-    above, below = grid[:, 0]
     numbers = range(1, len(rounds) + 1)
-    above.plot(numbers, undisturbed, color=GREY, lw=6, alpha=0.35)
+    figure, above, below = loss_above(numbers, undisturbed, len(workers), "nobody is killed")
     above.plot(numbers, losses, color=COLORS[0], lw=1.4)
-    note(above, 1, 0.9, "wide line: nobody is killed", "right", transform=above.transAxes)
     there = {}
     for worker in workers:
         own = (at for at, members in enumerate(rounds, 1) if worker in members)
         cell = Cell(face=(RANK[worker % len(RANK)], 0.45), linewidth=0)
         there[f"worker {worker}"] = [cell._replace(at=number - 0.5) for number in own]
-    cells(below, there, tall=0.8)
+    cells(below, there, tall=0.8, x_label="round")
     numbered(below)
     looks: dict[str, Look] = {
         "killed": {"marker": "x", "color": COLORS[1], "ms": 7, "label": "killed"},
@@ -79,8 +73,6 @@ def presence(
     for (number, worker), what in events.items():
         place = number, workers.index(worker) + 0.5
         below.plot(*place, clip_on=False, ls="", mew=2, **looks[what])
-    style.chart(above, y_label="loss")
-    style.chart(below, x_label="round")
     below.set_xlim(0.4, len(rounds) + 0.6)
     style.legend_below(figure, 2)
     return figure

@@ -7,8 +7,9 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from course.drawing.sketches import Look, names_left, note, sketch
+from course.drawing.sketches import Look, names_left, rank_names, sketch
 from minidist.plots import style
+from minidist.plots.cells import Cell, cells
 from minidist.plots.style import COLORS, GREY, PART, PART_HATCH, PHASE, RANK, box
 from minidist.schedule.replay import Replay
 
@@ -54,13 +55,9 @@ def _words(part: Mapping[str, Any]) -> str:
     return "\n".join(textwrap.wrap(pairs, 13)).replace("_", " ")
 
 
-BLOCK, APART, HIGH = 0.86, 0.1, 0.36
-LOST = COLORS[1]
-STATE = (  # where a part stands, and its name
-    (0.15, "parameters", "weights"),
-    (0.57, "optimizer state", "optimizer"),
-    (1.05, "gradients", "gradient"),
-)
+BLOCK, LOST = 0.9, COLORS[1]
+STATE = {"parameters": "weights", "optimizer state": "optimizer", "gradients": "gradient"}
+FATES = "kept by\nsurvivors", "", "lost: step\nin flight", "lost: group"
 
 
 def after_a_death(ranks: int, dead: int) -> Figure:
@@ -68,29 +65,27 @@ def after_a_death(ranks: int, dead: int) -> Figure:
 
     Whole boxes are in a survivor's memory; what is lost has a dashed outline and a cross.
     """
-    right = ranks * (BLOCK + APART)
-    figure, axes = sketch((3.45, 2.0), (-0.05, right + 0.95), (1.85, -0.2))
+    rows: list[list[Cell]] = []
+    for part, name in STATE.items():
+        look: Look = {"edge": (PART[part], 0.4), "hatch": PART_HATCH[part]}
+        kept = Cell(name, (PART[part], 0.3), BLOCK, **look)
+        lost = Cell(name, None, BLOCK, edge=LOST, linewidth=1, dashed=True)
+        gone = [rank == dead or part == "gradients" for rank in range(ranks)]
+        rows.append([(lost if gone[rank] else kept)._replace(at=rank) for rank in range(ranks)])
+    rows.append([])
+    for row, fate in zip(rows, FATES, strict=True):
+        row.append(Cell(fate, wide=0, at=ranks))
+    figure, axes = style.single(size=(3.45, 2.0))
+    cells(axes, rows, columns=rank_names(ranks), tall=0.84, on_top=True)
     for rank in range(ranks):
-        x, gone = rank * (BLOCK + APART), rank == dead
-        style.write(axes, x + BLOCK / 2, -0.02, f"rank {rank}", style.TITLE)
-        for y, part, name in STATE:
-            if gone or part == "gradients":
-                box(axes, x, y, BLOCK, HIGH, name, edge=LOST, linewidth=1, dashed=True)
-            else:
-                look: Look = {"face": (PART[part], 0.3), "edge": (PART[part], 0.4)}
-                box(axes, x, y, BLOCK, HIGH, name, hatch=PART_HATCH[part], **look)
+        x, dies = rank + BLOCK / 2, rank == dead
         if rank + 1 < ranks:
-            ends = x + BLOCK / 2 + 0.1, x + BLOCK * 1.5 + APART - 0.1
             cut = dead in (rank, rank + 1)
-            color, dashes = (LOST, ":") if cut else (GREY, "-")
-            axes.plot(ends, (1.65, 1.65), dashes, color=color, linewidth=1.6)
+            look = {"color": LOST, "ls": ":"} if cut else {"color": GREY, "ls": "-"}
+            axes.plot((x + 0.1, x + 0.9), (3.5, 3.5), linewidth=1.6, **look)
             if cut:
-                middle = x + BLOCK + APART / 2
-                axes.plot(middle, 1.65, "x", color=LOST, markersize=8, markeredgewidth=2)
-        axes.plot(x + BLOCK / 2, 1.65, "x" if gone else "o", color=LOST if gone else GREY)
-    texts = {0.55: "kept by\nsurvivors", 1.23: "lost: step\nin flight", 1.65: "lost: group"}
-    for y, text in texts.items():
-        note(axes, right, y, text)
+                axes.plot(x + 0.5, 3.5, "x", color=LOST, markersize=8, markeredgewidth=2)
+        axes.plot(x, 3.5, "x" if dies else "o", color=LOST if dies else GREY)
     return figure
 
 

@@ -8,11 +8,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from course.drawing.sketches import Look, arrow, note, sketch
+from course.drawing.sketches import Look, arrow, note
 from minidist.plots import style
-from minidist.plots.cells import bar, cells, ending, numbered
-from minidist.plots.curves import bands, on_top
-from minidist.plots.style import GREY, PART, PART_HATCH, box
+from minidist.plots.cells import Cell, bar, cells, ending, stacked_bars
+from minidist.plots.curves import bands
+from minidist.plots.style import GREY
 
 WIDE = 3.7  # inches, of every picture here
 LOW = 0.06  # share of the scale: a part that never gets higher has no name in it
@@ -69,7 +69,7 @@ def step_memory(
         axes.set(xlim=(0, END), xticks=[], ylim=(0, 1.14 * top))
         style.chart(axes, x_label=title, y_label="GB")
     for (name, start), end in zip(PHASES.items(), (1.0, 3.0, END), strict=True):
-        on_top(grid[0, 0], (start + end) / 2, name)
+        style.on_top(grid[0, 0], (start + end) / 2, name)
     return figure
 
 
@@ -112,22 +112,8 @@ def rank_memory(
 
     `limit`: name and amount of a line across all bars; `peaks`: marked instead of the sum.
     """
-    looks = {part: style.part_look(part) for parts in ranks.values() for part in parts}
-    bars = {}
-    for name, parts in ranks.items():
-        bars[name] = [bar(looks[part], amount) for part, amount in parts.items()]
-        bars[name] += [] if peaks else [ending(f"{sum(parts.values()):.0f}")]
-    figure, axes = style.single(size=(WIDE, 0.36 * len(ranks) + 1.1))
-    cells(axes, bars, tall=0.6, margin=0)
-    numbered(axes)
-    for row, peak in enumerate(peaks[name] for name in ranks) if peaks else ():
-        axes.plot([peak] * 2, [row + 0.1, row + 0.9], color="black", lw=2.5)
-    name, amount = limit
-    axes.axvline(amount, color="black", linestyle="--", linewidth=1)
-    on_top(axes, amount, name)
-    style.chart(axes, x_label="GB", bare="y")
-    style.legend_below(figure, 2, looks)
-    return figure
+    marks = ("peak", peaks) if peaks else None
+    return stacked_bars(ranks, x_label="GB", marks=marks, limit=limit)
 
 
 BOX, HIGH, CELL = 0.85, 0.66, 0.27  # width and height of an operation, width of d numbers
@@ -148,21 +134,17 @@ GPT2_BLOCK = (  # operation, the tensor that it keeps, and how many times d numb
 
 def block_memory() -> Figure:
     """Operations of a block of GPT-2 run downward; beside each what autograd keeps for it."""
-    count = len(GPT2_BLOCK)
-    x, y = (-0.03, BARS + 4 * CELL + 1.3), (count + 0.6, -0.1)
-    figure, axes = sketch((WIDE, 0.34 * count + 0.4), x, y)
-    look: Look = {"edge": "black", "face": (PART["activations"], 0.75), "linewidth": 0.5}
-    look["hatch"] = PART_HATCH["activations"]
-    for row, (name, kept, amount) in enumerate(GPT2_BLOCK):
-        box(axes, 0, row, BOX, HIGH, name)
-        if row:
-            ends = (BOX / 2, row - 1 + HIGH), (BOX / 2, row)
-            arrow(axes, *ends, GREY, 0.8, shrinkA=0, shrinkB=0, mutation_scale=10)
-        for cell in range(amount):
-            box(axes, BARS + cell * CELL, row, CELL, HIGH, **look)
-        text = f"{amount if amount > 1 else ''}d  {kept}" if amount else kept
-        right = BARS + amount * CELL + 0.07 * bool(amount)
-        note(axes, right, row + HIGH / 2, text, fontsize=style.LABEL)
-    total = sum(amount for _, _, amount in GPT2_BLOCK)
-    note(axes, BARS, count + 0.25, f"together {total}d")
+    kept = bar(style.part_look("activations"), CELL)
+    rows = []
+    for name, tensor, amount in GPT2_BLOCK:
+        text = f"{amount if amount > 1 else ''}d  {tensor}" if amount else tensor
+        beside = [*[kept] * amount, ending(text)]
+        rows.append([Cell(name, wide=BOX), beside[0]._replace(at=BARS), *beside[1:]])
+    total = sum(amount for *_, amount in GPT2_BLOCK)
+    rows.append([ending(f"together {total}d")._replace(at=BARS)])
+    figure, axes = style.single(size=(WIDE, 0.34 * len(rows)))
+    cells(axes, rows, tall=HIGH)
+    for row in range(1, len(GPT2_BLOCK)):
+        ends = (BOX / 2, row - 0.5 + HIGH / 2), (BOX / 2, row + 0.5 - HIGH / 2)
+        arrow(axes, *ends, GREY, 0.8, shrinkA=0, shrinkB=0, mutation_scale=8)
     return figure

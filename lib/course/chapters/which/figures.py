@@ -14,7 +14,7 @@ from matplotlib.ticker import FixedLocator
 from course.drawing.sketches import Look, arrow, clockwise, dot, sketch
 from minidist.plots import style
 from minidist.plots.cells import Cell, cells
-from minidist.plots.curves import in_bytes, on_top
+from minidist.plots.curves import in_bytes
 from minidist.plots.style import COLORS, GREY, LABEL, RANK, TITLE
 
 
@@ -35,7 +35,7 @@ def winners(
         style.chart(axes, y_label="ranks")
         for name, at in (marks or {}).items():
             axes.axvline(at, color="black", lw=1.2, ls="--")
-            on_top(axes, at, name)
+            style.on_top(axes, at, name)
     axes.set_xlabel("bytes in the tensor", fontsize=TITLE)
     return figure
 
