@@ -6,6 +6,7 @@ import pytest
 
 import minidist
 from course.pages.price import ask
+from minidist.planner.hardware import H100
 from minidist.planner.jobs import MEDIUM, SMALL
 
 
@@ -24,6 +25,13 @@ def test_tensor_groups_that_fill_no_nodes_talk_in_groups_that_do() -> None:
     """Twelve ranks are three nodes of four; not sixteen ranks."""
     few, more = (ask("tensor", gpus=48, tensor=n) for n in (12, 16))
     assert few != more
+
+
+def test_utilization_counts_attention_in_full_and_no_block_twice() -> None:
+    for share in (0.0, 1.0):
+        how: Any = {"job": "medium", "gpus": 64, "tokens": 16_384, "checkpointing": share}
+        needed = ask("mfu", **how) * ask("step", **how) * H100.flops
+        assert needed == pytest.approx(2 * 3 * (MEDIUM.operations + MEDIUM.attention))
 
 
 BAD: list[tuple[dict[str, Any], str]] = [

@@ -222,6 +222,16 @@ def test_a_measured_curve_takes_the_place_of_the_links() -> None:
     assert not unused, "\n".join(unused)
 
 
+def test_a_curve_over_the_replicas_of_a_split_model_is_theirs() -> None:
+    known = measured("h100-2x8-ib")
+    for ranks, counts in ((2 * known.ranks, True), (known.ranks, False)):
+        by_curve, by_rates = (
+            plan(SMALL, H100, ranks, tensor=2, all_reduce=each).forecasts["ddp"]
+            for each in (known, None)
+        )
+        assert (by_curve != by_rates) == counts
+
+
 def test_in_the_middle_line_rates_err_by_a_third_a_line_by_a_quarter_and_a_curve_by_little() -> (
     None
 ):

@@ -5,6 +5,7 @@ import json
 import random
 import re
 from itertools import combinations, pairwise
+from operator import itemgetter
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from course.interactive.sliders import KNOWN
 from course.puzzles import training
 from course.puzzles.catalog import EDITABLE, PUZZLES
+from course.puzzles.collective import shown_as
 from course.puzzles.judge import Output, run
 from course.puzzles.tasks import LINKS, Puzzle
 from tests.puzzles.answers import STUBS, WRONG
@@ -129,9 +131,28 @@ def test_what_is_printed_is_kept_up_to_a_limit() -> None:
     report = judged("ring", "print('x' * 10_000_000)\n")
     assert report["output"] == "x" * Output.MOST
     assert report["more"] == 10_000_001 - Output.MOST
+    report = judged("ring", f"for _ in range(3):\n    print('x' * {Output.MOST // 2})\n")
+    assert (len(report["output"]), report["more"]) == (Output.MOST, Output.MOST // 2 + 3)
+
+
+def test_lanes_show_when_gradients_are_ready_and_when_a_place_is_free() -> None:
+    lanes = dict(judged("buckets", PUZZLES["buckets"].solution)["lanes"]["rows"])
+    drawn = [(text, end) for _, _, end, text in lanes["backward"]]
+    assert drawn == sorted(((name, at) for name, at, _ in training.LAYERS), key=itemgetter(1))
+    works = ("gather(0)", "gather(1)", "forward(0)", "free(0)", "gather(2)")
+    code = "def step(units):\n" + "".join(f"    yield {work}\n" for work in works)
+    lanes = dict(judged("fsdp", code)["lanes"]["rows"])
+    assert lanes["compute"][0][2] == lanes["network"][2][1] == 5, "after forward, not before"
 
 
 # ---- pars ----
+
+
+def test_the_least_time_of_a_broadcast_is_that_of_three_doublings_and_one_tensor() -> None:
+    name, steps, sent, time, *_ = task_of("broadcast")["beside"]["8"][-1]
+    assert (name, steps, sent) == ("at least", 3, 1)
+    assert time == pytest.approx(3 * 10e-6 + 25 * 2**20 / 50e9)
+    assert [shown_as(each, "time") for each in (2 * time, 1.5e-5)] == ["1.11 ms", "15 µs"]
 
 
 def test_no_buckets_are_done_earlier_than_par() -> None:
