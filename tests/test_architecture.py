@@ -17,8 +17,7 @@ import pytest
 
 from course.interactive.compiled import MODULES as MODULES_OF_SLIDERS
 from course.puzzles import IN_THE_PAGE
-from tests.mutants.__main__ import mutated
-from tests.mutants.faults import MUTANTS
+from tests.mutants.faults import FAULTS
 
 ROOT = Path(__file__).parent.parent
 BIN = Path(sys.executable).parent
@@ -328,6 +327,11 @@ def test_help_lists_every_target() -> None:
     assert sorted(listed) == sorted(re.findall(r"^(\w+):(?!=)", makefile, re.MULTILINE))
 
 
-def test_every_fault_to_plant_has_its_line() -> None:
-    offenders = [m.old for m in MUTANTS if mutated((ROOT / m.file).read_text(), m) is None]
+def test_every_fault_to_plant_has_its_line_and_its_tests() -> None:
+    offenders = [f.old for f in FAULTS if f.planted((ROOT / f.file).read_text()) is None]
+    for target in {target for fault in FAULTS for target in fault.tests}:
+        path, _, name = target.partition("::")
+        text = (ROOT / path).read_text() if (ROOT / path).is_file() else ""
+        if f"def {name.split('[')[0]}" not in text:
+            offenders.append(f"no test {target}")
     assert not offenders, "\n".join(sorted(offenders))
