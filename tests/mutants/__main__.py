@@ -5,31 +5,29 @@ python -m tests.mutants fsdp 12     those of a room, and number 12
 """
 
 import os
-import subprocess
 import sys
-import tempfile
+from collections.abc import Collection
 from pathlib import Path
 from shutil import copytree, ignore_patterns
+from subprocess import DEVNULL, TimeoutExpired, run
+from tempfile import TemporaryDirectory
 
 from tests.mutants.faults import FAULTS, ROOT, Fault
 
-LIMIT = 300  # seconds for the tests of a fault; what takes longer hangs, and is noticed
+LIMIT = 300  # seconds for each of the tests; a fault for which they take longer is noticed
 VERDICTS = {0: "SURVIVED", 1: "noticed", 2: "noticed"}  # by pytest's exit code
 
 
-def run(folder: Path, tests: list[str], limit: int | None = LIMIT) -> int:
+def code_of(folder: Path, tests: Collection[str]) -> int:
     """Run tests in the copy until one fails; return pytest's exit code."""
     # Without .pyc files: of two versions written in one second the wrong one might be taken.
-    ours = {"PYTHONPATH": str(folder / "lib"), "PYTHONDONTWRITEBYTECODE": "1"}
+    ours = os.environ | {"PYTHONPATH": f"{folder / 'lib'}", "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
-    quiet = subprocess.DEVNULL
+    how = {"stdout": DEVNULL, "stderr": DEVNULL, "timeout": LIMIT * len(tests)}
     try:
-        done = subprocess.run(
-            command, cwd=folder, env=os.environ | ours, stdout=quiet, stderr=quiet, timeout=limit
-        )
-    except subprocess.TimeoutExpired:
+        return run(command, cwd=folder, env=ours, **how).returncode
+    except TimeoutExpired:
         return 1
-    return done.returncode
 
 
 def verdict(folder: Path, fault: Fault) -> str:
@@ -40,7 +38,7 @@ def verdict(folder: Path, fault: Fault) -> str:
     if faulty is None:
         return "BROKEN"
     path.write_text(faulty)
-    code = run(folder, fault.tests)
+    code = code_of(folder, fault.tests)
     path.write_text(sound)
     return VERDICTS.get(code, "BROKEN")
 
@@ -49,18 +47,18 @@ def main(wanted: set[str]) -> int:
     """Plant the faults that are wanted, or all; return how many are not noticed."""
     numbered = enumerate(FAULTS, 1)
     chosen = [(n, each) for n, each in numbered if not wanted or {str(n), each.room} & wanted]
-    missed = len(chosen)
-    with tempfile.TemporaryDirectory(prefix="mutants-") as name:
+    fates = []
+    with TemporaryDirectory(prefix="mutants-") as name:
         folder = Path(name, "copy")
         copytree(ROOT, folder, ignore=ignore_patterns(".*", "_build", "__pycache__"))
-        if run(folder, sorted({test for _, fault in chosen for test in fault.tests}), None):
-            sys.exit("The tests fail without a fault in the code.")
+        if not chosen or code_of(folder, {test for _, fault in chosen for test in fault.tests}):
+            sys.exit("There is no such fault, or the tests fail without one.")
         for number, fault in chosen:
-            fate = verdict(folder, fault)
-            missed -= fate == "noticed"
-            print(f"{number:2} {fate:8} {fault.room}: {fault.breaks}", flush=True)
-    print(f"{len(chosen) - missed} of {len(chosen)} noticed")
-    return missed
+            fates.append(verdict(folder, fault))
+            print(f"{number:2} {fates[-1]:8} {fault.room}: {fault.breaks}", flush=True)
+    noticed = fates.count("noticed")
+    print(f"{noticed} of {len(chosen)} noticed")
+    return len(chosen) - noticed
 
 
 if __name__ == "__main__":
