@@ -3,9 +3,9 @@
 Where the ranks of a launch are placed moves all its times, by a tenth or more. So there are several
 launches: the ratio is taken within each, and the median of these ratios is recorded.
 
-And whichever thread has to wait for a core waits for the scheduler's slice, some 3 ms: about every
-second call on 2 cores, ours and the backend's alike. At 1 MiB, which takes 1 ms, the ratio of single
-calls is therefore anything from 0.4 to 3.7. So calls are timed ten in a row.
+And a thread that waits for a core waits for a slice of the scheduler, some 3 ms: on 2 cores in
+about every second call, ours and the backend's alike. At 1 MiB, which takes 1 ms, the ratio of
+single calls is therefore anything from 0.4 to 3.7. So calls are timed ten in a row.
 """
 
 import statistics
