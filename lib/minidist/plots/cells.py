@@ -109,7 +109,8 @@ def _draw(axes: Axes, x: float, y: float, high: float, cell: Cell) -> None:
     for number, rank in enumerate(cell.who):
         each = cell.wide / len(cell.who)
         box(axes, x + number * each, y, each, high, face=(RANK[rank % 8], 0.4), linewidth=0)
-    look = {"edge": cell.edge, "face": cell.face, "linewidth": cell.linewidth}
+    linewidth = max(cell.linewidth, 0.8 * cell.dashed)  # or dashes cannot be seen
+    look = {"edge": cell.edge, "face": cell.face, "linewidth": linewidth}
     box(axes, x, y, cell.wide, high, cell.text, dashed=cell.dashed, hatch=cell.hatch, **look)
 
 
