@@ -9,16 +9,18 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn.functional import gelu
+from torch.nn.functional import gelu, mse_loss
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import SGD
 
 from from_scratch.ddp import OverlappedDDP
 from from_scratch.fsdp import FSDP
+from from_scratch.pipeline import Pipeline
 from from_scratch.tensor import SplitBlock
 from from_scratch.zero import ZeRO1, ZeRO2
 from from_scratch.zero3 import ZeRO3
 from minidist import Ours, launch
+from minidist.schedule.pipeline import gpipe, sequence
 
 WIDTH, NORM = 4, 0.1
 Result = tuple[Any, Any]  # what this rank has, and what one process has
@@ -148,6 +150,13 @@ def other_tokens() -> Result:
     return SplitBlock([up], gelu, down, Ours())(own()), gelu(own() @ up.T) @ down.T
 
 
+def pipeline_norm() -> Result:
+    net, alone = two()
+    pipeline = Pipeline(net, 2, torch.empty(2, WIDTH))
+    pipeline.step(sequence(gpipe(2, 2)), batch(), torch.zeros(4, WIDTH), mse_loss)
+    return norm_of(pipeline.parameters()), norm_of(alone.parameters())
+
+
 LATER = "a parameter that is frozen at first, and trainable later"
 ROWS: dict[str, dict[str, tuple[Callable[..., Result], Any]]] = {
     "ddp": {
@@ -172,6 +181,7 @@ ROWS: dict[str, dict[str, tuple[Callable[..., Result], Any]]] = {
         "`clip_grad_norm_(block.parameters())`": (block_norm, None),
         "other tokens on each rank, without `sequence`": (other_tokens, None),
     },
+    "pipelines": {"`clip_grad_norm_(pipeline.parameters())`": (pipeline_norm, None)},
 }
 
 
