@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.fsdp import fully_shard as fsdp2
 
 from minidist import MismatchError, RankError, fully_shard, launch
 from tests.support.models import gpt, score, shard_blocks, tokens
@@ -48,14 +49,26 @@ def test_different_wrapping_is_told_on_all_ranks() -> None:
         )
 
 
-def test_ranks_that_use_different_units_are_told() -> None:
+def test_ranks_that_use_different_units_are_told_or_mix_them_as_torch_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The blocks are alike, so that the numbers alone would go unnoticed."""
 
-    def run() -> None:
-        shard_blocks(gpt()).blocks[dist.get_rank()](torch.ones(1, 2, 12).double())
+    def run(shard: Callable[[nn.Module], object]) -> torch.Tensor:
+        net = pair()
+        for part in (*net, net):
+            shard(part)
+        with torch.no_grad():
+            return net[dist.get_rank()](torch.ones(4))  # type: ignore[no-any-return]
 
-    with pytest.raises(RankError, match=r"the ranks disagree on the call: .*unshard blocks\.0"):
-        launch(run, 2)
+    with pytest.raises(RankError, match=r"the ranks disagree on the call: .*unshard 0"):
+        launch(run, 2, fully_shard)
+    monkeypatch.setenv("MINIDIST_CHECK", "0")
+    ours, theirs = (launch(run, 2, shard, device="cpu") for shard in (fully_shard, fsdp2))
+    right = [part(torch.ones(4)) for part in pair()]
+    for mixed, as_torch, own in zip(ours, theirs, right, strict=True):
+        assert torch.allclose(mixed, as_torch)
+        assert not torch.allclose(mixed, own)
 
 
 @pytest.mark.claim("E9")
