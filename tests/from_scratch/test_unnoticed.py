@@ -14,6 +14,7 @@ from torch.nn.utils import clip_grad_norm_
 from torch.optim import SGD
 
 from from_scratch.ddp import OverlappedDDP
+from from_scratch.expert import Experts
 from from_scratch.fsdp import FSDP
 from from_scratch.pipeline import Pipeline
 from from_scratch.tensor import SplitBlock
@@ -150,6 +151,15 @@ def other_tokens() -> Result:
     return SplitBlock([up], gelu, down, Ours())(own()), gelu(own() @ up.T) @ down.T
 
 
+def expert_norm() -> Result:
+    layer = Experts(nn.Linear(WIDTH, 2), list(two()[0]), Ours())
+    layer(own()).square().mean().backward()
+    found = norm_of(layer.experts.parameters())
+    squares = found**2
+    dist.all_reduce(squares)
+    return found, squares.sqrt()
+
+
 def pipeline_norm() -> Result:
     net, alone = two()
     pipeline = Pipeline(net, 2, torch.empty(2, WIDTH))
@@ -179,6 +189,7 @@ ROWS: dict[str, dict[str, tuple[Callable[..., Result], Any]]] = {
     },
     "inside": {
         "`clip_grad_norm_(block.parameters())`": (block_norm, None),
+        "`clip_grad_norm_(layer.parameters())` of `Experts`": (expert_norm, None),
         "other tokens on each rank, without `sequence`": (other_tokens, None),
     },
     "pipelines": {"`clip_grad_norm_(pipeline.parameters())`": (pipeline_norm, None)},
