@@ -1,5 +1,13 @@
 """torch.distributed in miniature, written to be read: see the book in this repository."""
 
+import sys
+
+if sys.platform == "win32":
+    raise ImportError(
+        "minidist runs on Linux, on macOS, and on Windows inside WSL: it needs fcntl, resource and "
+        "forked processes, which Python does not have on Windows"
+    )
+
 from torch.distributed import ReduceOp
 
 from minidist.collectives.call import record

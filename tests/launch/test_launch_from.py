@@ -7,6 +7,7 @@ from pathlib import Path
 
 import nbformat
 import psutil
+import pytest
 from nbclient import NotebookClient
 from traitlets.config import Config
 
@@ -100,6 +101,18 @@ if __name__ == "__main__":
 """
 USED = 2 * "[0, 1, 0, 1] {0} True\n" + "{{0: [8]}}\n"
 AFTER = "print([child.name() for child in psutil.Process().children()])"
+
+
+@pytest.mark.parametrize(
+    "how", ["import minidist", "import minidist.train.__main__", "import course.pages.price"]
+)
+def test_windows_is_told_where_it_runs(how: str) -> None:
+    code = f"import sys; sys.platform = 'win32'; {how}"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    said = ran.stderr.splitlines()[-1]
+    assert said.startswith(
+        "ImportError: minidist runs on Linux, on macOS, and on Windows inside WSL"
+    )
 
 
 def test_cells_of_a_notebook_launch_fail_and_are_interrupted(
