@@ -7,6 +7,7 @@ raised; `src` and `dst` as in `broadcast`. The environment says whether ranks co
 from collections.abc import Iterator, Sequence
 
 import torch
+from torch._compile import _disable_dynamo as eager  # which torch.compile runs as it is
 from torch.distributed import ProcessGroup, ReduceOp
 
 from minidist.collectives.call import Call, collective
@@ -17,6 +18,7 @@ from minidist.collectives.runtime.work import Work
 from minidist.schedule import algorithms
 
 
+@eager
 def all_gather(
     tensor_list: Sequence[torch.Tensor],
     tensor: torch.Tensor,
@@ -42,6 +44,7 @@ def all_gather(
     return collective("all_gather", group, async_op, None, steps)
 
 
+@eager
 def reduce_scatter(
     output: torch.Tensor,
     input_list: Sequence[torch.Tensor],
@@ -73,6 +76,7 @@ def reduce_scatter(
     return collective("reduce_scatter", group, async_op, None, steps)
 
 
+@eager
 def gather(
     tensor: torch.Tensor,
     gather_list: Sequence[torch.Tensor] | None = None,
@@ -107,6 +111,7 @@ def gather(
     return collective("gather", group, async_op, None, steps)
 
 
+@eager
 def scatter(
     tensor: torch.Tensor,
     scatter_list: Sequence[torch.Tensor] | None = None,
@@ -141,6 +146,7 @@ def scatter(
     return collective("scatter", group, async_op, None, steps)
 
 
+@eager
 def all_to_all(
     output_tensor_list: Sequence[torch.Tensor],
     input_tensor_list: Sequence[torch.Tensor],
@@ -174,6 +180,7 @@ def all_to_all(
     return collective("all_to_all", group, async_op, None, steps)
 
 
+@eager
 def all_to_all_single(
     output: torch.Tensor,
     input: torch.Tensor,
@@ -220,6 +227,7 @@ def _exchange(call: Call, received: Sequence[torch.Tensor], sent: Sequence[torch
     call.execute(algorithms.pairwise_all_to_all, parts)
 
 
+@eager
 def ring_shift(
     tensor: torch.Tensor, by: int = 1, group: ProcessGroup | None = None, async_op: bool = False
 ) -> Work | None:

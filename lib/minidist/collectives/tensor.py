@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterator
 
 import torch
+from torch._compile import _disable_dynamo as eager  # which torch.compile runs as it is
 from torch.distributed import ProcessGroup, ReduceOp
 
 from minidist.collectives.call import Call, collective
@@ -22,6 +23,7 @@ from minidist.schedule import algorithms
 from minidist.schedule.program import program_of
 
 
+@eager
 def all_reduce(
     tensor: torch.Tensor,
     op: Op = ReduceOp.SUM,
@@ -77,6 +79,7 @@ def all_reduce(
     return collective("all_reduce", group, async_op, check, steps)
 
 
+@eager
 def reduce_scatter_tensor(
     output: torch.Tensor,
     input: torch.Tensor,
@@ -127,6 +130,7 @@ def reduce_scatter_tensor(
     return collective("reduce_scatter_tensor", group, async_op, check, steps)
 
 
+@eager
 def all_gather_into_tensor(
     output_tensor: torch.Tensor,
     input_tensor: torch.Tensor,
@@ -165,6 +169,7 @@ def all_gather_into_tensor(
     return collective("all_gather_into_tensor", group, async_op, check, steps)
 
 
+@eager
 def broadcast(
     tensor: torch.Tensor,
     src: int | None = None,
@@ -196,6 +201,7 @@ def broadcast(
     return collective("broadcast", group, async_op, check, steps)
 
 
+@eager
 def reduce(
     tensor: torch.Tensor,
     dst: int | None = None,
@@ -234,6 +240,7 @@ def reduce(
     return collective("reduce", group, async_op, check, steps)
 
 
+@eager
 def barrier(
     group: ProcessGroup | None = None, async_op: bool = False, *, check: bool | None = None
 ) -> Work | None:

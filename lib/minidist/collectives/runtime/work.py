@@ -31,6 +31,9 @@ from threading import Lock, RLock
 from weakref import WeakKeyDictionary, ref
 
 import torch
+
+# Private; in torch 2.11 as in 2.13, and FSDP2 uses it. What is public loads the compiler at once.
+from torch._compile import _disable_dynamo as eager
 from torch.distributed import ProcessGroup
 
 from minidist.collectives.runtime.group import stream_ordered
@@ -59,6 +62,7 @@ class Work:
         self._future, self._task = future, task
         self.outputs: list[ref[torch.Tensor]] = []  # weak: they belong to the caller
 
+    @eager
     def wait(self) -> bool:
         """Return True when the result is in place, or raise what the collective raised.
 
@@ -72,6 +76,7 @@ class Work:
             self._task.body = None
         return True
 
+    @eager
     def is_completed(self) -> bool:
         return self._future.done() and self._task.done()
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch._compile import _disable_dynamo as eager  # which torch.compile runs as it is
 from torch.distributed.device_mesh import DeviceMesh
 from torch.utils._pytree import tree_leaves
 
@@ -112,7 +113,7 @@ def _facts_of(modules: Sequence[nn.Module], comm: Comm) -> dict[str, object]:
     for module in modules:
         check_module(module, may_hold_units=True)
         kind = type(module)
-        if kind.forward is nn.Module.forward:
+        if kind.forward is nn.Module.forward and "forward" not in vars(module):
             raise ValueError(
                 f"module: a {kind.__name__} has no forward, before which its parameters could be "
                 "gathered; wrap its members"
@@ -151,6 +152,7 @@ def _facts_of(modules: Sequence[nn.Module], comm: Comm) -> dict[str, object]:
     return facts
 
 
+@eager
 def check_forward(unit: Unit) -> None:
     if unit.context.outermost is None:
         _check_last_backward(unit)
@@ -198,6 +200,7 @@ def check_parameters(unit: Unit) -> None:
                     )
 
 
+@eager
 def check_output(unit: Unit, inputs: Any, output: Any) -> None:
     """Raise TypeError if backward could enter the unit by an output that nobody can look into."""
     on_entry(output, inputs, partial(_check_backward, unit))

@@ -63,6 +63,7 @@ def fully_shard(
     except (TypeError, ValueError) as error:  # there are no ranks yet that could be told
         raise type(error)(f"rank {dist.get_rank()}: fully_shard: {error}") from None
     modules = list(dict.fromkeys(module)) if isinstance(module, list | tuple) else [module]
+    modules = [getattr(each, "_orig_mod", each) for each in modules]  # inside a torch.compile
     checks.agree_on_wrapping(modules, options, comms)
 
     infos = own_parameters(modules)

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._compile import _disable_dynamo as eager  # which torch.compile runs as it is
 from torch.nn import Parameter, functional
 from torch.optim.optimizer import _foreach_supported_types as _optimizer_types
 from torch.utils._foreach_utils import _foreach_supported_types as _foreach_types
@@ -33,6 +34,7 @@ class Shard(Parameter):
     part_of: Callable[[torch.Tensor], torch.Tensor]  # the same rows of another full tensor
 
     @classmethod
+    @eager
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         with no_torch_function():
             if not _of_a_layer(func):
@@ -66,6 +68,7 @@ class ShardGradient(torch.Tensor):
     """
 
     @classmethod
+    @eager
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in NORMS:
             raise RuntimeError(
@@ -87,6 +90,7 @@ class Replaced(Parameter):
     title: Callable[[], str]
 
     @classmethod
+    @eager
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func.__name__ != "__get__" or func == GRADIENT.__get__:
             old = next(each for each in tree_leaves((args, kwargs)) if isinstance(each, Replaced))

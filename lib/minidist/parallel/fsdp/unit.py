@@ -40,6 +40,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
+from torch._compile import _disable_dynamo as eager  # which torch.compile runs as it is
 
 from minidist.comm.comm import Comm, Handle, noted, on_some_rank
 from minidist.parallel.autograd.backward import BackwardPass, cast, in_backward, on_entry, on_exit
@@ -93,6 +94,7 @@ class Unit:
 
     # ---- the life of a unit ----
 
+    @eager
     def pre_forward(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
         """1. Gather the parameters. Begin to gather the next unit's, while this one computes."""
         first, again = not self.to_run, in_backward()  # [Note: checkpoints]
@@ -109,6 +111,7 @@ class Unit:
         leaves_here = first and self.training is not TrainingState.BACKWARD
         return on_exit(inputs, self.post_backward) if leaves_here else inputs
 
+    @eager
     def post_forward(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
         """2. Free them, also if forward raised. Autograd calls `pre_backward` at an output."""
         trains = self.training is not TrainingState.BACKWARD and on_entry(

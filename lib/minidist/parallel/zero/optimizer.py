@@ -10,6 +10,7 @@ from weakref import proxy
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch._compile import _disable_dynamo as eager  # which torch.compile runs as it is
 from torch.distributed import ProcessGroup
 from torch.nn import Parameter
 from torch.optim import Optimizer
@@ -126,6 +127,7 @@ class ZeroOptimizer(NotCopied, Optimizer):
         hold(self, shard_of)
         return buckets
 
+    @eager
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Step; every rank must call it. A closure does what it does in torch."""
