@@ -18,7 +18,7 @@ from torch.distributed.checkpoint import state_dict as states
 from torch.distributed.elastic.multiprocessing.errors import record
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
-from torch.utils.data import DataLoader, DistributedSampler
+from torch.utils.data import DataLoader
 
 CONTEXT, SEED, LOG_EVERY, SAVE_EVERY, WORKERS, TIMEOUT = 64, 0, 10, 100, 2, timedelta(minutes=10)
 LR, WARM_UP = 1e-3, 5  # the rate rises over so many steps, then falls to a tenth at the last
@@ -38,13 +38,9 @@ class GPT(nn.Module):
 
     def forward(self, ids):
         x = self.token(ids[:, :-1]) + self.position.weight
-        how = nn.Transformer.generate_square_subsequent_mask(CONTEXT, device=x.device), None, True
+        by = nn.Transformer.generate_square_subsequent_mask(CONTEXT, device=x.device), None, True
         for block in self.blocks:
-            x = (
-                checkpoint(block, x, *how, use_reentrant=False)
-                if self.recompute
-                else block(x, *how)
-            )
+            x = checkpoint(block, x, *by, use_reentrant=False) if self.recompute else block(x, *by)
         return nn.functional.cross_entropy(self.head(x).flatten(0, 1).float(), ids[:, 1:].flatten())
 
 
@@ -74,13 +70,14 @@ def own_group(worker):  # torchrun signals a rank's group, but loaders must outl
 
 
 def batches(step, batch):  # this rank's part of each, from `step` on
-    sampler = DistributedSampler(WINDOWS, seed=SEED, drop_last=True)
     per_rank, per_epoch = batch // dist.get_world_size(), len(WINDOWS) // batch
     how = {"num_workers": WORKERS, "pin_memory": torch.cuda.is_available()}
     while True:
         epoch, done = divmod(step, per_epoch)
-        sampler.set_epoch(epoch)  # without it every epoch has the order of the first
-        rest = list(sampler)[done * per_rank : per_epoch * per_rank]  # resumes in mid-epoch
+        draw = torch.Generator().manual_seed(SEED + epoch)  # as a DistributedSampler's, whose lists
+        order = torch.randperm(len(WINDOWS), generator=draw)  # take 36 bytes per window, not 8
+        mine = order[dist.get_rank() :: dist.get_world_size()]
+        rest = map(int, mine[done * per_rank : per_epoch * per_rank])  # resumes in mid-epoch
         yield from DataLoader(WINDOWS, per_rank, sampler=rest, worker_init_fn=own_group, **how)
         step += per_epoch - done
 
@@ -136,6 +133,8 @@ def main():
             if rank == 0:
                 print(f"{line}, {torch.cuda.max_memory_allocated() / 1e9:.2f} GB", flush=True)
         if stop or step % SAVE_EVERY == 0 or step == args.steps:
+            if not norm.isfinite():
+                raise ValueError(f"step {step}: the gradient norm is {norm}, so nothing is saved")
             weights, moments = states.get_state_dict(model, optimizer)
             aside = args.checkpoints / f"unfinished-{step:08}"
             dcp.save({"model": weights, "optimizer": moments, "step": step}, checkpoint_id=aside)
@@ -147,7 +146,8 @@ def main():
             break
     del model  # its reducer must not outlive the group, or Gloo can deadlock at exit
     dist.destroy_process_group()  # not after an exception: it would wait for the others
+    return 143 if stop and step < args.steps else 0  # with 0 an operator would call the job done
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

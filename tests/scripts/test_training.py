@@ -42,13 +42,16 @@ class Rotary(torch.nn.Embedding):
         return torch.cat([x * cos - y * sin, x * sin + y * cos], -1)
 
 
-def load(name: str, *, rotary: bool = False, dropout: float = 0.0) -> ModuleType:
+def load(
+    name: str, *, rotary: bool = False, dropout: float = 0.0, rate: float = 1e-3
+) -> ModuleType:
     """The script as a module: in float32, with little text, and a line for each step."""
     spec = importlib.util.spec_from_file_location(name, SCRIPTS / f"{name}.py")
     assert spec
     assert spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    module.LR = rate
     module.PRECISION, module.LOG_EVERY, module.WARM_UP = torch.float32, 1, 2
     module.WINDOWS, module.WORKERS = module.WINDOWS[:WINDOWS], 0
     gpt = partial(module.GPT, dropout=dropout)
@@ -75,7 +78,7 @@ def start(name: str, flags: list[str], *, warned: int | None = None, **how: Any)
     dist.destroy_process_group = lambda: None
     os.environ |= {"WORLD_SIZE": str(dist.get_world_size())}
     sys.argv = [name, *flags, f"--batch={BATCH}"]
-    module.main()
+    assert module.main() == (0 if warned is None else 143), "no success if it is stopped early"
     return [LINE.fullmatch(line)[1] for line in lines]
 
 
@@ -158,6 +161,15 @@ def test_two_ranks_train_as_one_process_and_resume_as_if_never_stopped(tmp_path:
     )[0]
     for lines in resumed:
         torch.testing.assert_close(numbers(lines), oracle[1:], rtol=0, atol=2e-4)
+
+
+def test_weights_that_are_no_numbers_end_the_run_and_are_not_saved(tmp_path: Path) -> None:
+    for name in ("ddp", "fsdp2"):
+        with pytest.raises(
+            minidist.RankError, match=r"^ranks 0, 1 raised ValueError: step 5: the g"
+        ):
+            minidist.launch(runs, 2, call(name, tmp_path, rate=torch.inf))
+    assert not list(tmp_path.iterdir())
 
 
 def with_calls_counted(folder: Path, name: str, *flags: str) -> dict[str, Any]:
