@@ -24,6 +24,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from torch.optim import SGD, Optimizer
 
 from from_scratch import Comm
+from from_scratch.refusals import check_round, check_rounds, check_trained
 
 
 class LocalSGD:
@@ -33,12 +34,9 @@ class LocalSGD:
     """
 
     def __init__(self, inner: Optimizer, comm: Comm, every: int) -> None:
-        if every < 1:
-            raise ValueError(f"every: expected a number of steps from 1 on, got {every}")
+        check_rounds(inner, every)
         self.inner, self.comm, self.every, self.steps = inner, comm, every, 0
         held = [parameter for group in inner.param_groups for parameter in group["params"]]
-        if len({(parameter.dtype, parameter.device) for parameter in held}) > 1:
-            raise ValueError("parameters of several dtypes or devices do not fit in one tensor")
         for parameter in held:
             parameter.data = parameter.data.contiguous()  # as a part of a vector has to be
             comm.broadcast(parameter.detach())  # all replicas start as rank 0's
@@ -46,6 +44,7 @@ class LocalSGD:
 
     def step(self) -> None:
         """Step on this rank's own gradients; at the end of a round, synchronize."""
+        check_trained(self.inner, self.parameters)
         self.inner.step()
         self.steps += 1
         if self.steps % self.every == 0:
@@ -89,12 +88,14 @@ class DiLoCo(LocalSGD):
 
     def state_dict(self) -> dict[str, Any]:
         """The state that a rank needs to join at the end of a round."""
+        check_round(self.steps, self.every)
         outer = self.outer.state_dict()
         return {"start": self.start.detach(), "outer": outer, "steps": self.steps}
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Join where another rank is. The inner optimizer's state stays this rank's own."""
+        check_round(state["steps"], self.every)
         self.start.copy_(state["start"])
         self.outer.load_state_dict(state["outer"])
         self.steps = state["steps"]

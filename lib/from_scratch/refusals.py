@@ -1,4 +1,4 @@
-"""What a pipeline and experts refuse, on all ranks alike: none waits for one that has raised."""
+"""What a pipeline, experts and local SGD refuse, on all ranks alike, so that none waits in vain."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 
 def told(text: str, src: int, device: torch.device, group: Any) -> str:
@@ -85,3 +86,30 @@ def check_border(out: Tensor | None, border: Tensor, stage: int, first: bool, gr
         text = told(text, src, border.device, group)
     if text:
         raise ValueError(text)
+
+
+def check_rounds(inner: Optimizer, every: int) -> None:
+    """Refuse what cannot be averaged as one tensor, every so many steps."""
+    if not isinstance(every, int) or every < 1:
+        raise ValueError(f"every: expected a number of steps from 1 on, got {every}")
+    held = [parameter for group in inner.param_groups for parameter in group["params"]]
+    if not any(parameter.requires_grad for parameter in held):
+        raise ValueError("none of the optimizer's parameters requires a gradient")
+    if len({(parameter.dtype, parameter.device) for parameter in held}) > 1:
+        raise ValueError("parameters of several dtypes or devices do not fit in one tensor")
+
+
+def check_trained(inner: Optimizer, averaged: Sequence[Tensor]) -> None:
+    """Refuse weights that would be trained and never averaged."""
+    held = [parameter for group in inner.param_groups for parameter in group["params"]]
+    new = {id(each) for each in held if each.requires_grad} - {*map(id, averaged)}
+    if new:
+        raise RuntimeError(
+            f"{len(new)} parameters were thawed or added after the first round began"
+        )
+
+
+def check_round(steps: int, every: int) -> None:
+    """Refuse the state of a step inside a round, in which each rank has weights of its own."""
+    if steps % every:
+        raise ValueError(f"step {steps} is inside a round of {every}: join at the end of one")

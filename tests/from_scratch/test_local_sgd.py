@@ -173,9 +173,61 @@ def two_dtypes() -> nn.Module:
     return model
 
 
+def refusals(kind: Any) -> dict[str, str]:
+    """What it says, by what is done."""
+
+    def of(model: nn.Module, every: Any = 2) -> Any:
+        return kind(INNER["SGD"](model), Ours(), every)
+
+    def thawed() -> None:
+        optimizer = of(model := net())
+        model[2].requires_grad_(True)
+        optimizer.step()
+
+    def added() -> None:
+        optimizer = of(net())
+        optimizer.inner.add_param_group({"params": [nn.Parameter(torch.ones(3))]})
+        optimizer.step()
+
+    def inside(load: bool) -> None:
+        optimizer = of(net())
+        state = optimizer.state_dict()
+        optimizer.step()
+        optimizer.load_state_dict({**state, "steps": 3}) if load else optimizer.state_dict()
+
+    calls: dict[str, Callable[[], object]] = {
+        "0": lambda: of(net(), 0),
+        "2.5": lambda: of(net(), 2.5),
+        "two dtypes": lambda: of(two_dtypes(), 1),
+        "nothing to train": lambda: of(net().requires_grad_(False)),
+        "thawed": thawed,
+        "added": added,
+    }
+    if kind is DiLoCo:
+        calls |= {"saved": lambda: inside(False), "loaded": lambda: inside(True)}
+    return {name: refusal(call) for name, call in calls.items()}
+
+
+def refusal(call: Callable[[], object]) -> str:
+    try:
+        call()
+    except (RuntimeError, ValueError) as error:
+        return str(error)
+    return "nothing"
+
+
 @pytest.mark.parametrize("kind", [LocalSGD, DiLoCo])
 def test_what_it_cannot_do_is_refused_in_a_sentence(kind: Any) -> None:
-    with pytest.raises(ValueError, match="every: expected a number of steps from 1 on, got 0"):
-        kind(INNER["SGD"](net()), None, 0)
-    with pytest.raises(ValueError, match="several dtypes or devices do not fit in one tensor"):
-        kind(INNER["SGD"](two_dtypes()), None, 1)
+    (found,) = launch(refusals, 1, kind)
+    late = "parameters were thawed or added after the first round began"
+    expected = {
+        "0": "every: expected a number of steps from 1 on, got 0",
+        "2.5": "every: expected a number of steps from 1 on, got 2.5",
+        "two dtypes": "parameters of several dtypes or devices do not fit in one tensor",
+        "nothing to train": "none of the optimizer's parameters requires a gradient",
+        "thawed": f"2 {late}",
+        "added": f"1 {late}",
+        "saved": "step 1 is inside a round of 2: join at the end of one",
+        "loaded": "step 3 is inside a round of 2: join at the end of one",
+    }
+    assert found == {name: expected[name] for name in found}
