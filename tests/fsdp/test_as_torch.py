@@ -1,5 +1,6 @@
 """What torch's documentation shows for FSDP2 works the same, or is refused with what to do."""
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,7 @@ def test_calls_that_work_the_same() -> None:
                 for net in nets:
                     call(net)
                     score(net, mine(tokens(0, 4))).backward()
-                got = {n: p.grad.as_subclass(torch.Tensor) for n, p in nets[0].named_parameters()}
+                got = {n: p.grad.to_local() for n, p in nets[0].named_parameters()}
                 want = {n: p.grad.to_local() for n, p in nets[1].named_parameters()}
                 found[f"{name}, {each}"] = far(got, want)
         return {name: said for name, said in found.items() if said}
@@ -84,3 +85,26 @@ def test_what_only_torch_has_is_refused_with_what_to_do_instead() -> None:
             assert f"rank {rank}: " in message
             assert message.endswith(f"{name}: {INSTEAD[name]}")
             assert name in table
+
+
+def test_a_padded_encoder_in_units_of_layers_leaves_the_padding_as_it_comes() -> None:
+    """torch's fast path looks at the first layer's parameters, before they are gathered."""
+
+    def run() -> list[list[bool]]:
+        found = []
+        padded = torch.tensor([[False, False, True], [False, False, False]])
+        for inner in (False, True):
+            torch.manual_seed(0)
+            layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+            alone = torch.nn.TransformerEncoder(layer, 2).eval()
+            ours = copy.deepcopy(alone)
+            for part in [*ours.layers, ours] if inner else [ours]:
+                fully_shard(part)
+            x = torch.randn(2, 3, 8)
+            with torch.no_grad():
+                got, want = (each(x, src_key_padding_mask=padded) for each in (ours, alone))
+            close = torch.isclose(got, want, atol=1e-6).all(-1)
+            found.append([bool(close[~padded].all()), bool(close[padded].all())])
+        return found
+
+    assert launch(run, 2) == [[[True, True], [True, False]]] * 2

@@ -21,6 +21,12 @@ from minidist.comm.ours import Ours
 
 WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule")  # torch's and ours
 
+# What these do to an element depends on others of its tensor, of which a rank has a part.
+NOT_ELEMENTWISE = {
+    *("adafactor", "lamb", "lars", "lbfgs", "muon", "shampoo", "soap", "sparseadam"),
+    *("came", "distributedshampoo", "fusedlamb", "muonwithauxadam", "singledevicemuon"),
+}
+
 
 def choose_comm(process_group: ProcessGroup | None, comm: Comm | None) -> Comm:
     """Return what a wrapper communicates through: `comm`, or `Ours` between the group's ranks."""
@@ -50,6 +56,11 @@ class NotCopied:
 
 def is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and value == value
+
+
+def is_elementwise(optimizer_class: type) -> bool:
+    """Return False for a class that is known, by its name, to need whole tensors."""
+    return NOT_ELEMENTWISE.isdisjoint(each.__name__.lower() for each in optimizer_class.__mro__)
 
 
 def check_module(module: object, *, may_hold_units: bool = False) -> nn.Module:

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import nn
 from torch._compile import _disable_dynamo as eager  # which torch.compile runs as it is
 from torch.distributed.device_mesh import DeviceMesh
+from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 from torch.utils._pytree import tree_leaves
 
 from minidist.comm.agreement import agree_on
@@ -17,10 +18,11 @@ from minidist.comm.comm import Comm, check_comm
 from minidist.comm.ours import Ours
 from minidist.errors import MismatchError
 from minidist.parallel.autograd.backward import on_entry, tensors
-from minidist.parallel.checks import check_module, check_tensors
+from minidist.parallel.checks import check_module, check_tensors, is_elementwise
 from minidist.parallel.fsdp.param_group import own_modules, own_parameters
-from minidist.parallel.fsdp.shard import Replaced, Shard, no_torch_function
+from minidist.parallel.fsdp.shard import Replaced, Shard, ShardValues, no_torch_function
 from minidist.parallel.fsdp.unit import Unit
+from minidist.parallel.holders import LABEL
 
 AT_ONCE = 16  # facts that are compared in one message
 
@@ -213,3 +215,43 @@ def check_output(unit: Unit, inputs: Any, output: Any) -> None:
                 "which no tensor was found, so that nobody would notice its backward; return "
                 "tensors, containers of them, or a dataclass"
             )
+
+
+def check_step(optimizer: Optimizer, *_: object) -> None:
+    """Raise RuntimeError if the optimizer needs more than shards, or has another rank's state."""
+    if torch.compiler.is_compiling():  # the functions that it calls are looked at all the same
+        return
+    groups = optimizer.param_groups
+    shards = (each for group in groups for each in group["params"] if isinstance(each, Shard))
+    if (shard := next(shards, None)) is None:
+        return
+    where = f"rank {dist.get_rank()}: {type(optimizer).__name__}: "
+    if not is_elementwise(type(optimizer)):
+        raise RuntimeError(
+            f"{where}expected an optimizer that treats each element alone, as SGD and Adam do: of "
+            f"{shard.title()} this rank has a part; train with DistributedDataParallel"
+        )
+    for owner in [group.pop(LABEL, shard.owner) for group in groups]:
+        if owner != shard.owner:
+            raise RuntimeError(
+                f"{where}expected the state of {shard.owner}, got that of {owner}: each rank loads "
+                "what it has saved"
+            )
+    if _label_state not in optimizer._optimizer_state_dict_post_hooks.values():
+        optimizer.register_state_dict_post_hook(_label_state)
+
+
+def _label_state(optimizer: Optimizer, state: dict[str, Any]) -> None:
+    """Say in an optimizer's state dict whose shards it holds; its tensors refuse what these do."""
+    every = (each for group in optimizer.param_groups for each in group["params"])
+    owner = next(each.owner for each in every if isinstance(each, Shard))
+    for group in state["param_groups"]:
+        group[LABEL] = owner
+    for index, values in state["state"].items():
+        state["state"][index] = {
+            name: each.as_subclass(ShardValues) if torch.is_tensor(each) and each.ndim else each
+            for name, each in values.items()
+        }
+
+
+register_optimizer_step_pre_hook(check_step)

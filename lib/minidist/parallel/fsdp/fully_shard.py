@@ -32,8 +32,9 @@ def fully_shard(
     the last; so modules that share a parameter are sharded together: `fully_shard([embed, head])`.
 
     As `torch.distributed.fsdp.fully_shard`: call it on blocks, and at last on the whole model,
-    which takes what is left. Then build the optimizer, from the shards that `parameters()` returns.
-    To clip their gradients, call `minidist.clip_grad_norm_`.
+    which takes what is left. Then build the optimizer, from the shards that `parameters()` returns;
+    it must treat each element alone, as SGD and Adam do. To clip their gradients, call
+    `minidist.clip_grad_norm_`. What needs whole tensors, as norms and Muon do, refuses shards.
 
     Args:
         module: one, or a list; on one device, or on the meta device (then see

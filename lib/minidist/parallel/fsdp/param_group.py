@@ -18,7 +18,7 @@ from torch.autograd.graph import increment_version
 from torch.nn import Parameter
 
 from minidist.comm.comm import Comm
-from minidist.parallel.fsdp.shard import Replaced, Shard, ShardGradient, no_torch_function
+from minidist.parallel.fsdp.shard import Replaced, Shard, ShardValues, no_torch_function
 from minidist.parallel.sharding.layouts import RowLayout
 
 
@@ -56,7 +56,7 @@ class ParamGroup:
         self.reduce_dtype = (policy.reduce_dtype if casts else None) or self.param_dtype
         self.unsharded: list[Parameter] = []  # empty before the first time
         self.gradients: list[torch.Tensor | None] = [None] * len(infos)  # unsharded, not reduced
-        self._unit_title = unit_title
+        self._unit_title, self._owner = unit_title, f"rank {comm.rank} of {comm.ranks}"
         self.make_shards(parameters)
         for parameter, shard in zip(parameters, self.shards, strict=True):
             parameter.__class__, parameter.title = Replaced, shard.title
@@ -73,7 +73,7 @@ class ParamGroup:
         for index, (piece, tensor) in enumerate(zip(self.pieces, tensors, strict=True)):
             shard = Shard(piece, tensor.requires_grad)
             shard.title, shard.whole_shape = partial(self.title, index), tensor.shape
-            shard.part_of = partial(self.layout.piece, index)
+            shard.part_of, shard.owner = partial(self.layout.piece, index), self._owner
             piece.copy_(shard.part_of(tensor))
             self.shards.append(shard)
         self._install(self.shards)
@@ -152,7 +152,7 @@ class ParamGroup:
             for shard, part, now in zip(self.shards, parts, wanted, strict=True):
                 if now and shard.requires_grad:
                     if shard.grad is None:
-                        shard.grad = part.as_subclass(ShardGradient)
+                        shard.grad = part.as_subclass(ShardValues)
                     else:
                         shard.grad.add_(part)
                     written.append(shard)

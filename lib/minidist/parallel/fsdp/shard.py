@@ -2,14 +2,19 @@
 
 [Note: a shard is no weight] A shard has its parameter's name but not its meaning: a layer that
 reads it computes something wrong, or nothing. That happens when a part of a unit is called without
-the unit, or when its weights are read between two forwards. So a shard allows what optimizers,
-norms and copies do without recording gradients, and refuses to take part in a layer's computation
-or in anything that autograd would record.
+the unit, or when its weights are read between two forwards. So a shard allows what optimizers and
+copies do without recording gradients, and refuses to take part in a layer's computation or in
+anything that autograd would record.
+
+[Note: a part has no norm] A norm, a mean or a product of matrices combines elements, of which other
+ranks have some: the result would be of this rank's alone, and nobody would notice. So a shard, its
+gradient and what is computed from these refuse it; `to_local()` leads out. What an optimizer keeps
+beside them, made by `zeros_like`, is plain, and costs nothing more.
 """
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -22,26 +27,78 @@ from torch.utils._pytree import tree_leaves
 no_torch_function = torch._C.DisableTorchFunctionSubclass  # within it, shards are plain tensors
 
 MATRIX = {"matmul", "rmatmul", "mm", "bmm", "addmm", "addmv", "mv", "dot", "einsum"}
+MATRIX |= {"baddbmm", "tensordot", "inverse", "matrix_exp", "matrix_power", "svd", "qr"}
+COMBINE = {  # and all of torch.linalg
+    *("norm", "renorm", "dist", "vdot", "inner", "trace", "logsumexp", "softmax", "cumsum"),
+    *("sum", "nansum", "mean", "nanmean", "prod", "var", "std", "var_mean", "std_mean"),
+    *("max", "min", "amax", "amin", "aminmax", "argmax", "argmin", "all", "any", "count_nonzero"),
+    *("median", "nanmedian", "mode", "quantile", "kthvalue", "topk", "sort", "argsort", "histc"),
+    *("uniform", "normal", "kaiming_uniform", "kaiming_normal", "trunc_normal", "eye"),  # init
+}
 GRADIENT: Any = torch.Tensor.grad
-NORMS = (torch.linalg.vector_norm, torch._foreach_norm)  # what clip_grad_norm_ calls
+VALUES: Any = (GRADIENT, *(getattr(torch.Tensor, each) for each in ("data", "T", "mT", "H", "mH")))
+REFUSED = ("layer", "combines")
 
 
-class Shard(Parameter):
+class Sharded:
+    """What shards have in common with all that is computed from them."""
+
+    def to_local(self: Any) -> Any:
+        """This rank's part as a plain tensor, in the same memory; as DTensor has it."""
+        with no_torch_function():
+            return self.detach().as_subclass(torch.Tensor)
+
+    def __create_write_items__(self, *_: object) -> NoReturn:
+        """Refuse torch.distributed.checkpoint: it takes plain tensors of one name for copies."""
+        raise RuntimeError(
+            f"rank {dist.get_rank()}: torch.distributed.checkpoint cannot reassemble the shards of "
+            "minidist.fully_shard: save minidist.full_state_dict(module), or let each rank save "
+            "its state dicts by torch.save, for the same rank of as many"
+        )
+
+    __create_chunk_list__ = __create_write_items__  # asked for where it loads
+
+
+class ShardValues(Sharded, torch.Tensor):
+    """A shard's gradient, or what is computed from shards: [Note: a part has no norm]."""
+
+    @classmethod
+    @eager
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if (kind := _kind(func)) in REFUSED:
+            _refuse(func)
+        if kind == "unscales":
+            _check_scaler(args[1])
+        with no_torch_function():
+            result = func(*args, **(kwargs or {}))
+            return result if kind else _marked(result)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self.to_local().__reduce_ex__(protocol)  # a file has plain tensors
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return self.clone()
+
+
+class Shard(Sharded, Parameter):
     """This rank's part of a parameter: see [Note: a shard is no weight]."""
 
     title: Callable[[], str]  # such as "parameter 'weight' of unit 'blocks.0'", for messages
     whole_shape: torch.Size
     part_of: Callable[[torch.Tensor], torch.Tensor]  # the same rows of another full tensor
+    owner: str  # whose part: "rank 0 of 2"
 
     @classmethod
     @eager
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if (kind := _kind(func)) == "combines":
+            _refuse(func)
         with no_torch_function():
-            if not _of_a_layer(func):
+            if kind != "layer":
                 result = func(*args, **(kwargs or {}))
                 recorded = isinstance(result, torch.Tensor) and result.grad_fn
                 if not (recorded and torch.is_grad_enabled()):
-                    return result
+                    return result if kind else _marked(result)
             shard = next(each for each in tree_leaves((args, kwargs)) if isinstance(each, Shard))
             mine, whole = tuple(shard.shape), tuple(shard.whole_shape)
             raise RuntimeError(
@@ -52,32 +109,51 @@ class Shard(Parameter):
 
 
 @cache  # an optimizer's step asks hundreds of times
-def _of_a_layer(func: Any) -> bool:
+def _kind(func: Any) -> str:
+    """What a function does with a shard; "" if its result is to refuse what the shard refuses."""
     name = _name(func)
-    return name.strip("_") in MATRIX or getattr(functional, name, None) is func
+    word = name.strip("_").removeprefix("foreach_")
+    if word in MATRIX or getattr(functional, name, None) is func:
+        return "layer"
+    if word in COMBINE or word.startswith("linalg_"):
+        return "combines"
+    if func is torch._amp_foreach_non_finite_check_and_unscale_:
+        return "unscales"
+    if name == "__get__":
+        return "" if func.__self__ in VALUES else "plain"
+    in_place = name.endswith("_") and not name.endswith("__")
+    return "plain" if in_place or word.endswith("_like") else ""
+
+
+def _marked(result: Any) -> Any:
+    if type(result) is torch.Tensor:
+        return result.as_subclass(ShardValues)
+    if type(result) in (list, tuple):
+        return type(result)(map(_marked, result))
+    return result
+
+
+def _check_scaler(found_inf: torch.Tensor) -> None:
+    """Refuse GradScaler, whose flag is a scalar; ShardedGradScaler's, of one element, is summed."""
+    if found_inf.ndim == 0:
+        raise RuntimeError(
+            f"rank {dist.get_rank()}: GradScaler looks only at this rank's shards, so that ranks "
+            "would skip different steps; take ShardedGradScaler of torch.distributed.fsdp."
+            "sharded_grad_scaler"
+        )
+
+
+def _refuse(func: Any) -> NoReturn:
+    raise RuntimeError(
+        f"rank {dist.get_rank()}: {_name(func)} takes a whole tensor, and this rank has a part of "
+        "one that minidist.fully_shard has split. For the norm of the gradients call minidist."
+        "clip_grad_norm_(module, max_norm), for whole tensors minidist.full_gradients(module) or "
+        "full_state_dict(module); if this rank's part is meant, pass its to_local()"
+    )
 
 
 def _name(func: Any) -> str:
     return str(getattr(func, "__name__", func))
-
-
-class ShardGradient(torch.Tensor):
-    """A shard's gradient: a tensor like any other, except that torch cannot clip it by its norm.
-
-    `torch.nn.utils.clip_grad_norm_` would scale each rank's shards by another factor, silently.
-    """
-
-    @classmethod
-    @eager
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in NORMS:
-            raise RuntimeError(
-                f"rank {dist.get_rank()}: the norm of a shard's gradient is that of this rank's "
-                "part alone: clip with minidist.clip_grad_norm_(module, max_norm) instead of "
-                "torch's; if the part's own norm is meant, take it of grad.detach()"
-            )
-        with no_torch_function():
-            return func(*args, **(kwargs or {}))
 
 
 class Replaced(Parameter):

@@ -12,14 +12,12 @@ from minidist.comm.agreement import checks_are_on
 from minidist.comm.comm import Comm
 from minidist.comm.replicas import Entry, check_same, digest, metadata
 from minidist.parallel.autograd.backward import watched
-from minidist.parallel.checks import check_tensors, is_number, not_dense
+from minidist.parallel.checks import check_tensors, is_elementwise, is_number, not_dense
 from minidist.parallel.sharding.partition import Named
 from minidist.parallel.zero.bucket import ShardedBucket
 from minidist.parallel.zero.state_dict import Group
 
 NAME = "ZeroOptimizer"
-# What these do to an element depends on others of its tensor, of which a rank has a part.
-NOT_ELEMENTWISE = {"adafactor", "lamb", "lars", "lbfgs", "muon", "shampoo", "soap", "sparseadam"}
 
 
 def named_in(groups: Sequence[Group]) -> list[list[Named]]:
@@ -38,7 +36,7 @@ def check_arguments(
             "optimizer_class: expected a class such as torch.optim.AdamW, not an instance of it, "
             f"got {kind!r}"
         )
-    if NOT_ELEMENTWISE.intersection(each.__name__.lower() for each in kind.__mro__):
+    if not is_elementwise(kind):
         raise ValueError(
             "optimizer_class: expected one that treats each element alone, as SGD and Adam do, "
             f"got {kind.__name__}"
