@@ -78,6 +78,11 @@ CASES: dict[str, Case] = {
         (DDP, ZERO, FSDP),
         "'weight': expected a plain tensor, got a DTensor: is it sharded?",
     ),
+    "rows that a forward rescales": (
+        lambda: nn.Sequential(nn.Embedding(4, 2, max_norm=1.0)),
+        (DDP, FSDP),
+        "'0' rescales the rows that a forward reads, on this rank alone",
+    ),
     "meta": (
         lambda: nn.Linear(4, 3).to("meta"),
         (DDP, ZERO),

@@ -68,6 +68,11 @@ def check_module(module: object, *, may_hold_units: bool = False) -> nn.Module:
     if not isinstance(module, nn.Module):
         raise TypeError(f"module: expected a torch.nn.Module, got a {type(module).__name__}")
     for name, part in module.named_modules():
+        if isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.max_norm is not None:
+            raise ValueError(
+                f"module: '{name}' rescales the rows that a forward reads, on this rank alone; "
+                "build it with max_norm=None, and rescale its weight on all ranks after a step"
+            )
         for kind in {each.__name__ for each in type(part).__mro__}.intersection(WRAPPERS):
             if not (name and may_hold_units and kind == "FSDPModule"):
                 which = f"its part '{name}'" if name else "it"
