@@ -186,6 +186,8 @@ TYPES: list[tuple[str, object, str]] = [  # TypeError, likewise
     ("all_reduce", {"tensor": dtensor}, f"tensor: {PLAIN} DTensor"),
     ("all_reduce", of(ReduceOp.MAX, torch.complex64), "op MAX has no meaning for torch.complex64"),
     ("all_reduce", of(ReduceOp.AVG, torch.bool), "op AVG has no meaning for torch.bool"),
+    ("all_reduce", of(ReduceOp.AVG, torch.uint8), "op AVG: the ranks' sum may not fit into"),
+    ("all_reduce", of(ReduceOp.AVG, torch.int16), "op AVG: the ranks' sum may not fit into"),
     ("all_reduce", of(ReduceOp.AVG, torch.complex32), "op AVG has no meaning for torch.complex32"),
     ("gather", {"gather_list": None}, f"gather_list: {LENGTH} a NoneType"),
     ("gather", {"gather_list": lambda: [0.5, *ones(3, 3, 3)]}, "gather_list[0]: expected a torch."),

@@ -19,6 +19,7 @@ DTYPES = [
 ]
 NO_MEANING = {
     (torch.bool, "AVG"),
+    (torch.uint8, "AVG"),  # 8 ranks' sum may not fit
     (torch.complex64, "MIN"),
     (torch.complex64, "MAX"),
 }

@@ -39,8 +39,8 @@ def all_reduce(
 
     Args:
         tensor: any shape, of any dtype that torch can reduce by `op`; alike on all ranks.
-        op: SUM, AVG (the sum, then divided by the number of ranks; integers round toward zero),
-            PRODUCT, MIN or MAX.
+        op: SUM, AVG (the sum, then divided by the number of ranks; integers round toward zero,
+            and have 32 bits or more), PRODUCT, MIN or MAX.
         group: the default group if None.
         async_op: return a `Work` at once; the tensor is ready, and errors are raised, at `wait()`.
         algorithm: "ring", "tree", "naive", "recursive_doubling", "halving_doubling", "double_tree"

@@ -18,6 +18,8 @@ _REDUCE: dict[str, Reduce] = {
     "MAX": lambda mine, theirs: torch.maximum(mine, theirs, out=mine),
 }
 
+NARROW = (torch.uint8, torch.int8, torch.int16)
+
 
 def op_name(op: Op) -> str:
     """Return "SUM" for ReduceOp.SUM and so on; for an op that we do not have its repr."""
@@ -35,6 +37,8 @@ def reduction(op: Op, dtype: torch.dtype, ranks: int) -> tuple[Reduce, Finish]:
         raise ValueError(f"op must be one of {', '.join(_REDUCE)}, got {name}")
     if not _can_reduce(name, dtype):
         raise TypeError(f"op {name} has no meaning for {dtype}, or torch has no kernel for it")
+    if name == "AVG" and dtype in NARROW:
+        raise TypeError(f"op AVG: the ranks' sum may not fit into {dtype}; convert it to int32")
     return _REDUCE[name], partial(_divide, ranks=ranks) if name == "AVG" else lambda result: None
 
 
