@@ -15,6 +15,7 @@ from tools.work import LESSON as FILES
 from tools.work import ROOT
 
 LESSON = ROOT / "lib" / "from_scratch"
+SCENARIOS = [name for name, each in MILESTONES.items() if not each.train and name != "ring"]
 
 
 def lesson(name: str) -> str:

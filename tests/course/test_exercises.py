@@ -5,7 +5,6 @@ Wrong answers stand in the lab's ledger, and its tests have each refused; here t
 
 import ast
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import nbformat
 from course.ask.table import Exercise
 from course.ask.verdict import Verdict
 from tests.course.verdicts import KINDS, call_of, names, wrong_to_any
-from tests.support.ledger import WRONG, sections
+from tests.support.ledger import sections
 from tools.execute import executed
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
@@ -100,10 +99,3 @@ def test_each_exercise_has_eight_wrong_answers_of_four_kinds() -> None:
         if len(kinds) < 8 or len(set(kinds)) < 4 or not set(kinds) <= set(KINDS):
             offenders.append(f"{lab}: {exercise}: {', '.join(kinds)}")
     assert not offenders, "\n".join(offenders)
-
-
-def test_every_ledger_is_of_a_lab_whose_tests_hand_it_in() -> None:
-    for path in (WRONG / "labs").glob("*.txt"):
-        exercises = {name for _, name in tagged(path.stem, "exercise")}
-        assert {*sections(f"labs/{path.stem}")} <= exercises, path
-        assert import_module(f"tests.course.test_{path.stem}").test_each_answer_is_judged

@@ -6,15 +6,13 @@ import pytest
 
 from course.project import report
 from course.project.milestones import MILESTONES
-from tests.course.milestones import diagnosed, graded, lesson
+from tests.course.milestones import SCENARIOS, diagnosed, graded, lesson
 from tools.work import stub
 
-NAMES = ("pipeline", "tensor parallelism", "context parallelism", "experts", "local SGD")
-
-test_a_mistake_in_the_lesson_is_told = diagnosed(*NAMES)
+test_a_mistake_in_the_lesson_is_told = diagnosed(*SCENARIOS)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SCENARIOS)
 def test_a_stub_is_no_mistake_yet(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -24,7 +22,7 @@ def test_a_stub_is_no_mistake_yet(
 
 
 def test_a_name_is_that_of_its_file_too_and_has_a_scoreboard() -> None:
-    for name in NAMES:
+    for name in SCENARIOS:
         assert report.names_of(MILESTONES[name].file) == [name]
     rows = report.scoreboard("tensor parallelism", "from_scratch").data.splitlines()
     assert rows[0] == "| code of | messages | bytes sent |"
