@@ -53,33 +53,6 @@ def test_what_is_wrong_to_any_table_is_refused_with_the_case(name: str) -> None:
     assert not offenders, "\n".join(offenders)
 
 
-OTHERWISE: list[tuple[str, Callable[[Any], Any], str]] = [
-    ("ddp.exposed", lambda right: right + 0.25, "Cut each span .*; count no second twice"),
-    ("disagree.first_difference", lambda right: right and (right[0] + 1, right[1]),
-     "An earlier call differs: what follows is a consequence"),
-    ("feeding.indices", lambda right: right[::-1], "Expected 3 samples, from 0 to 9"),
-    ("feeding.rate", lambda right: 100 * right, "every step adds as much as the one before it"),
-    ("memory.activations", lambda right: right + 99, "You are off by .* tensors of the size"),
-    ("memory.fewest", lambda right: None, "With enough ranks a slice of the state fits"),
-    ("memory.fewest", lambda right: right and right + 1, "One rank less would do as well"),
-    ("memory.fewest", lambda right: right and right // 2 + 1, "Each would need [0-9,]+ bytes"),
-    ("why.largest", lambda right: right - 1, "One more would fit as well"),
-    ("why.largest", lambda right: right + 1, "Their state takes .* bytes: too much"),
-    ("zero.slices", lambda right: right[:1], "a range for each of the 2 parameters"),
-    ("zero.slices", lambda right: [(0, 0) for _ in right], "A slice has ceil"),
-    ("zero.wire", lambda right: right / 4, "Count reduce-scatters and all-gathers"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("name", "changed", "hint"), OTHERWISE)
-def test_what_is_no_slip_gets_a_hint_too(
-    name: str, changed: Callable[[Any], Any], hint: str
-) -> None:
-    chapter, exercise = name.split(".")
-    table = TABLES[f"course.chapters.{chapter}.exercises.{exercise}"]
-    assert re.search(hint, said(table, lambda *case: changed(table.right(*case))))
-
-
 def test_of_two_slips_that_fit_the_one_that_fits_elsewhere_too_is_told() -> None:
     table = Table(
         cases=[(2,), (3,)],

@@ -61,14 +61,14 @@ def refuses(grader: Any, answer: tuple[Any, ...], diagnosis: str) -> None:
         says(diagnosis, grader(*answer))
 
 
-def accepts(grader: Any, answer: tuple[Any, ...], says: str) -> None:
+def accepts(grader: Any, answer: tuple[Any, ...], told: str) -> None:
     """The grader calls the answer right, and says what is to be said of it."""
     if isinstance(grader, Exercise):
         verdict = Verdict("right", grader.table().check(*answer))
     else:
         verdict = grader(*answer)
     assert verdict, verdict
-    assert re.search(says, verdict.text), verdict.text
+    assert re.search(told, verdict.text), verdict.text
 
 
 @cache
@@ -109,7 +109,7 @@ def handed_in(lab: str, task: str, change: str) -> tuple[Any, tuple[Any, ...]]:
     given = [change.removeprefix("=").strip()] if plain else map(ast.unparse, call.args)
     answer = eval(f"({', '.join(given)},)", space)
     if plain and len(answer) < len(call.args):
-        answer *= len(call.args)
+        answer *= len(call.args)  # `RAISES`, where several functions are asked for
     return eval(ast.unparse(call.func), space), answer
 
 
@@ -121,7 +121,6 @@ def diagnosed(lab: str) -> Any:
         every = rows if all(row.kind == "right" for row in rows) else [*rows, RAISES]
         for place, row in enumerate(every):
             cases.append(pytest.param(task, row, id=f"{name}-{place}-{row.kind}"))
-
     assert cases, f"tests/wrong/labs/{lab}.txt has no rows"
 
     @pytest.mark.parametrize(("task", "row"), cases)

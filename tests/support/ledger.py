@@ -31,8 +31,8 @@ def sections(ledger: str) -> dict[str, list[Row]]:
     _, *parts = re.split(r"^== ", path.read_text() if path.exists() else "", flags=re.M)
     found = {}
     for part in parts:
-        task, *lines = re.sub(r"\n +", " ", part.strip()).split("\n")
-        found[task] = [row(line) for line in filter(None, lines)]
+        task, *rows = re.sub(r"\n +", " ", part.strip()).split("\n")
+        found[task] = [row(line) for line in filter(None, rows)]
     return found
 
 
