@@ -16,6 +16,7 @@ from torch.optim import SGD
 from from_scratch.ddp import OverlappedDDP
 from from_scratch.expert import Experts
 from from_scratch.fsdp import FSDP
+from from_scratch.local_sgd import DiLoCo
 from from_scratch.pipeline import Pipeline
 from from_scratch.tensor import SplitBlock
 from from_scratch.zero import ZeRO1, ZeRO2
@@ -167,6 +168,28 @@ def pipeline_norm() -> Result:
     return norm_of(pipeline.parameters()), norm_of(alone.parameters())
 
 
+def after_rounds(every: int, lr: float, buffers: bool = False) -> Result:
+    """What this rank has after two rounds, and what rank 0 has."""
+    net, _ = two(*[nn.BatchNorm1d(WIDTH)] * buffers)
+    optimizer = DiLoCo(SGD(net.parameters(), 0.1), Ours(), every, lr)
+    for _ in range(2 * every):
+        net(own() + dist.get_rank()).square().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    mine = torch.cat([each.flatten() for each in (net.buffers() if buffers else net.parameters())])
+    first = mine.detach().double()
+    dist.broadcast(first, 0)
+    return mine.detach().double(), first
+
+
+def outer_rates() -> Result:
+    return after_rounds(2, 0.5 + 0.1 * dist.get_rank())
+
+
+def kept_buffers() -> Result:
+    return after_rounds(2, 0.7, buffers=True)
+
+
 LATER = "a parameter that is frozen at first, and trainable later"
 ROWS: dict[str, dict[str, tuple[Callable[..., Result], Any]]] = {
     "ddp": {
@@ -191,6 +214,10 @@ ROWS: dict[str, dict[str, tuple[Callable[..., Result], Any]]] = {
         "`clip_grad_norm_(block.parameters())`": (block_norm, None),
         "`clip_grad_norm_(layer.parameters())` of `Experts`": (expert_norm, None),
         "other tokens on each rank, without `sequence`": (other_tokens, None),
+    },
+    "keep_going": {
+        "another outer `lr` or `momentum` on a rank": (outer_rates, None),
+        "buffers that change in training": (kept_buffers, None),
     },
     "pipelines": {"`clip_grad_norm_(pipeline.parameters())`": (pipeline_norm, None)},
 }
