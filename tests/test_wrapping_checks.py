@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -12,8 +12,19 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard as torch_fully_shard
 from torch.distributed.tensor import distribute_module
 
-from minidist import DistributedDataParallel, Ours, ZeroOptimizer, fully_shard, launch
+from minidist import (
+    Counted,
+    DistributedDataParallel,
+    Ours,
+    ZeroOptimizer,
+    check_replicas,
+    clip_grad_norm_,
+    fully_shard,
+    launch,
+)
+from minidist.parallel.ddp.comm_hooks import fp16_compress
 from minidist.parallel.holders import holder_of
+from tests.support.refusals import says
 
 
 def zero(module: nn.Module, kind: Any = optim.SGD, **options: Any) -> ZeroOptimizer:
@@ -125,6 +136,20 @@ ARGUMENTS: list[tuple[str, Callable[[], Any], dict[str, Any], str]] = [
         (DDP, net, {name: wrong}, f"{name}: expected a number of MiB above 0, got {wrong!r}")
         for name, wrong in (("bucket_cap_mb", float("nan")), ("first_bucket_mb", "25"))
     ],
+    *[
+        (DDP, net, {name: "no"}, f"{name}: expected True or False, got 'no'")
+        for name in (
+            *("broadcast_buffers", "init_sync", "find_unused_parameters", "static_graph"),
+            *("gradient_as_bucket_view", "forward_sync_buffers"),
+        )
+    ],
+    (FSDP, net, {"mesh": "x"}, "mesh: expected a DeviceMesh, as init_device_mesh makes, got 'x'"),
+    (
+        FSDP,
+        net,
+        {"mp_policy": torch.bfloat16},
+        "mp_policy: expected a MixedPrecisionPolicy, got torch.bfloat16",
+    ),
     (
         ZERO,
         net,
@@ -239,3 +264,38 @@ def test_modules_comms_and_groups_that_no_wrapper_can_handle() -> None:
         assert not offenders, "\n".join(offenders)
 
     launch(run, 2)
+
+
+def test_words_and_nothing_in_place_of_numbers_flags_and_modules() -> None:
+    """Of what ranks do together every rank hears, if only rank 0 is wrong."""
+
+    def run() -> list[str]:
+        wrong = dist.get_rank() == 0
+        unit: Any = fully_shard(net())
+        unit(torch.ones(1, 4)).sum().backward()
+        ddp: Any = DistributedDataParallel(net())
+        return [
+            says(lambda: clip_grad_norm_(unit, cast(Any, "1" if wrong else 1.0))),
+            says(lambda: check_replicas(cast(Any, None if wrong else net()))),
+            says(lambda: ddp.register_comm_hook(None, "x" if wrong else fp16_compress)),
+            says(lambda: Counted(cast(Any, None))),
+            says(lambda: unit.set_requires_gradient_sync("no")),
+            says(lambda: unit.set_reshard_after_forward("no")),
+        ]
+
+    first, second = launch(run, 2)
+    for told, part in zip(
+        first,
+        (
+            "TypeError: rank 0: clip_grad_norm_: max_norm: expected a number, got '1'",
+            "TypeError: rank 0: module: expected a torch.nn.Module, got a NoneType",
+            "TypeError: rank 0: register_comm_hook: hook: expected a function of (state, bucket)",
+            "TypeError: comm: expected a Comm, such as Ours(), got NoneType",
+            "TypeError: rank 0: requires_gradient_sync: expected True or False, got 'no'",
+            "TypeError: rank 0: reshard_after_forward: expected True or False, got 'no'",
+        ),
+        strict=True,
+    ):
+        assert told.startswith(part)
+    for told in second[:3]:
+        assert "rank 0" in told

@@ -19,7 +19,7 @@ from course.training import models
 from minidist.memory.activations import RULES, expected, saved
 from minidist.memory.meter import Curve, Meter, measured
 from minidist.memory.predict import predict
-from minidist.memory.state import FP32, MIXED, DtypePolicy, StateBytes, share, state
+from minidist.memory.state import FP32, MIXED, DtypePolicy, StateBytes, held, share, state
 from minidist.profiler.spans import Span
 from minidist.profiler.timeline import mark, timeline
 from tests.support import memory as cases
@@ -62,6 +62,7 @@ def asked(ranks: Any = 2, strategy: Any = "ddp", net: Any = None, **how: Any) ->
 def test_wrong_input_is_named() -> None:
     one: Any = state
     part: Any = share
+    now: Any = held
     rows: list[tuple[Callable[[], object], str]] = [
         (partial(one, 1.5), "parameters must be whole and >= 0, got 1.5"),
         (partial(one, None), "state: parameters: expected a number, got None"),
@@ -69,6 +70,8 @@ def test_wrong_input_is_named() -> None:
         (partial(part, None, 2, 1), "model: expected what state.. returns, got None"),
         (partial(part, state(1), 2, True), "stage: expected a whole number, got True"),
         (partial(part, state(1), 2, 4), "a stage 0 to 3, got 2 and 4"),
+        (partial(now, None, None), "held: module: expected a torch Module, got None"),
+        (partial(now, nn.Linear(1, 1), None), "optimizer: expected a torch Optimizer, got None"),
         (asked(net="net"), "module: expected a torch.nn.Module, got 'net'"),
         (asked(policy="fp32"), "policy: expected a DtypePolicy, .* got 'fp32'"),
         (asked(bucket_cap_mb="25"), "bucket_cap_mb: .* above 0, got '25'"),

@@ -2,6 +2,7 @@
 
 from functools import partial
 from itertools import product
+from typing import Any, cast
 
 import pytest
 
@@ -10,6 +11,7 @@ from minidist.schedule.pipeline import (
     Work,
     blocked,
     bubble,
+    check,
     gpipe,
     interleaved,
     messages,
@@ -18,6 +20,7 @@ from minidist.schedule.pipeline import (
     program,
     replay,
     sequence,
+    stages_of,
     zero_bubble,
 )
 from tests.support.cases import alike
@@ -149,3 +152,22 @@ def test_sizes_that_no_order_has_are_refused() -> None:
         (partial(interleaved, 4, 8, 0), "chunks must be at least 1, got 0"),
     ]
     all_refused(rows, ValueError, ScheduleError)
+
+
+def test_what_is_no_order_and_times_that_none_takes_are_refused() -> None:
+    order, any_check, any_replay = gpipe(2, 2), cast(Any, check), cast(Any, replay)
+    nothing = "order: expected each rank's work, got none"
+    asked = (check, replay, partial(program, rank=0), sequence, messages, blocked, stages_of)
+    rows: list[Any] = [(partial(ask, [[]]), nothing) for ask in asked]
+    rows += [
+        (partial(check, []), nothing),
+        (partial(any_check, None), "order: expected each rank's list of Work, got None"),
+        (partial(any_check, [[1]]), "order: rank 0: expected Work, got 1"),
+        (partial(replay, order, {"F": 1}), r"takes: expected how long 'B' takes, got only \['F'\]"),
+        (
+            partial(any_replay, order, {"F": 1, "B": "2"}),
+            "takes.*: expected a number, got '2'",
+        ),
+        (partial(replay, order, hop=-1), "hop: expected a finite number of at least 0, got -1"),
+    ]
+    all_refused(rows, TypeError, ValueError, ScheduleError)

@@ -164,6 +164,7 @@ VALUES: list[tuple[str, object, str]] = [  # ValueError: collective, what is wro
     ("broadcast", {"src": 7}, "src must be one of the group's ranks [0, 1, 2, 3], got 7"),
     ("broadcast", {"group_src": 4}, "group_src must be one of"),
     ("broadcast", {"src": 0, "group_src": 0}, "src and group_src: pass one of them, not both"),
+    ("broadcast", {"src": True}, "src must be one of the group's ranks [0, 1, 2, 3], got True"),
     ("broadcast", {"tensor": leaf}, f"tensor: {GRAD}"),
     ("gather", {"gather_list": lambda: ones(3, 3, 3)}, f"gather_list: {LENGTH} 3"),
     ("gather", {"gather_list": lambda: ones(3, 4, 3, 3)}, "gather_list[1]: expected 1 x 3 "),
@@ -180,6 +181,8 @@ VALUES: list[tuple[str, object, str]] = [  # ValueError: collective, what is wro
 ]
 TYPES: list[tuple[str, object, str]] = [  # TypeError, likewise
     ("all_reduce", {"tensor": [1.0, 2.0]}, "tensor: expected a torch.Tensor, got a list"),
+    ("all_reduce", {"async_op": "no"}, "async_op: expected True or False, got 'no'"),
+    ("all_reduce", {"check": "no"}, "check: expected True or False, got 'no'"),
     ("all_reduce", {"tensor": lambda: torch.ones(2, 3).to_sparse()}, "layout torch.sparse_coo"),
     ("all_reduce", {"tensor": lambda: torch.nested.nested_tensor([three()])}, f"tensor: {PLAIN}"),
     ("all_reduce", {"tensor": fake}, f"tensor: {PLAIN} FakeTensor"),

@@ -66,7 +66,7 @@ class Call:
         if group_rank is not None:
             argument, rank, known = f"group_{argument}", group_rank, list(range(self.ranks))
         root = 0 if rank is None else rank
-        if root not in known:
+        if root not in known or isinstance(root, bool):
             raise ValueError(f"{argument} must be one of the group's ranks {known}, got {root!r}")
         index = known.index(root)
         self.agree_on("the root", f"rank {ranks[index]}")
@@ -141,10 +141,16 @@ def collective(
     name: str, group: ProcessGroup | None, async_op: bool, check: bool | None, steps: Steps
 ) -> Work | None:
     """Run a collective, written as above, on all ranks or on none."""
+    flags = {"async_op": async_op, "check": check}
+    words = [each for each in flags.items() if isinstance(each[1], str)]
+    if words:  # they would count as True
+        async_op, check = False, None
     call = Call(name, group, check, steps)
     phases = steps(call)
     problem: Exception | None = None
     try:
+        for flag, value in words:
+            raise TypeError(f"{flag}: expected True or False, got {value!r}")
         next(phases)
     except (TypeError, ValueError, RuntimeError) as error:
         problem = error

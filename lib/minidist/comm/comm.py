@@ -106,6 +106,7 @@ class Around:
     """A `Comm` that hands each call to another one; a subclass says what happens around it."""
 
     def __init__(self, comm: Comm) -> None:
+        check_comm("comm", comm)
         self.group, self.rank, self.ranks = comm.group, comm.rank, comm.ranks
         self._comm = comm
 

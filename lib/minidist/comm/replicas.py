@@ -64,8 +64,12 @@ def check_replicas(module: nn.Module, step: int | None = None, *, buffers: bool 
     step = getattr(module, "steps", None) if step is None else step
     comm = Ours(getattr(module, "process_group", None))  # a DDP's ranks, or all
     net: Any = module.module if hasattr(module, "process_group") else module
-    entries = _entries(net, content=True, buffers=buffers)
+    given = isinstance(net, nn.Module)  # if not, the other ranks learn of it
+    entries = _entries(net, content=True, buffers=buffers) if given else []
     sides = _first_difference([Entry("", "the number of the step", str(step)), *entries], comm)
+    if not given:
+        kind = type(module).__name__
+        raise TypeError(f"rank {dist.get_rank()}: module: expected a torch.nn.Module, got a {kind}")
     if not sides:
         return int(hashlib.blake2b(repr(entries).encode(), digest_size=8).hexdigest(), 16)
     (_, right), *others = sides

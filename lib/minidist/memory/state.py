@@ -142,6 +142,12 @@ def held(module: nn.Module, optimizer: torch.optim.Optimizer) -> StateBytes:
     weights. Left out are buffers, and the optimizer's counters of steps: 4 bytes a tensor in Adam.
     """
     optimizer = getattr(optimizer, "inner", optimizer)
+    for name, given, kind in (
+        ("module", module, nn.Module),
+        ("optimizer", optimizer, torch.optim.Optimizer),
+    ):
+        if not isinstance(given, kind):
+            raise TypeError(f"held: {name}: expected a torch {kind.__name__}, got {given!r}")
     own = list(module.parameters())
     updated = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     moments = [

@@ -60,6 +60,9 @@ def switch(link: Link | Sequence[Link], gamma: float = 0.0) -> Topology:
 
     A list of links: those of rank 0, of rank 1, ...
     """
+    links = link if isinstance(link, Sequence) else [link]
+    if not links or not all(isinstance(each, Link) for each in links):
+        raise TypeError(f"link: expected a Link, or one for each rank, got {link!r}")
 
     def lanes(src: Ints, dst: Ints) -> Iterator[tuple[Link, Ints]]:
         for end in (src, dst):

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from minidist.errors import ScheduleError
 from minidist.schedule import lanes
-from minidist.schedule.checks import whole_number
+from minidist.schedule.checks import amount, whole_number
 
 
 class Work(NamedTuple):
@@ -135,6 +135,8 @@ class Pass(NamedTuple):
 
 def stages_of(order: Order) -> int:
     """The number of stages that the model is cut into."""
+    if not any(order):
+        raise ScheduleError("order: expected each rank's work, got none")
     return 1 + max(work.stage for works in order for work in works)
 
 
@@ -161,8 +163,13 @@ def needs(work: Work, stages: int) -> list[Work]:
 
 def check(order: Order) -> None:
     """Raise ScheduleError unless each stage does all its work once, on its own rank."""
-    micros = {work.micro for works in order for work in works}
+    if not isinstance(order, Sequence):
+        raise TypeError(f"order: expected each rank's list of Work, got {order!r}")
+    for rank, works in enumerate(order):
+        if odd := [work for work in works if not isinstance(work, Work)]:
+            raise TypeError(f"order: rank {rank}: expected Work, got {odd[0]!r}")
     stages, ranks = stages_of(order), len(order)
+    micros = {work.micro for works in order for work in works}
     for rank, works in enumerate(order):
         seen: set[Work] = set()
         for work in works:
@@ -201,6 +208,11 @@ def replay(order: Order, takes: Mapping[str, float] = TAKES, hop: float = 0.0) -
         ScheduleError: work is missing, or ranks wait for each other; it says who waits for what.
     """
     check(order)
+    amount("hop", hop)
+    for kind in sorted({work.kind for of_rank in order for work in of_rank}):
+        if kind not in takes:
+            raise ValueError(f"takes: expected how long {kind!r} takes, got only {[*takes]}")
+        amount(f"takes[{kind!r}]", takes[kind])
     stages, ranks = stages_of(order), len(order)
     works = [work for of_rank in order for work in of_rank]
     places = {work: place for place, work in enumerate(works)}

@@ -19,6 +19,8 @@ def replay(schedule: Schedule) -> Replay:
 
     Raises ScheduleError if a rank does not hold what it sends, or what it adds to.
     """
+    if not isinstance(schedule, Schedule):
+        raise TypeError(f"schedule: expected one such as ring_all_reduce(4), got {schedule!r}")
     done = Replay(
         schedule.collective,
         schedule.ranks,
@@ -65,6 +67,8 @@ def traffic(schedule: Schedule, numel: int, itemsize: int = 4, local: int | None
 
     Empty chunks are not sent, so they do not count. Ranks are numbered node by node, `local` each.
     """
+    if not isinstance(schedule, Schedule):
+        raise TypeError(f"schedule: expected one such as ring_all_reduce(4), got {schedule!r}")
     whole_number("numel", numel, 0)
     whole_number("itemsize", itemsize, 1)
     local = whole_number("local", schedule.ranks if local is None else local, 1)

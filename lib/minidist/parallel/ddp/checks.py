@@ -11,7 +11,7 @@ from torch.nn import Parameter
 
 from minidist.comm.agreement import agreed
 from minidist.comm.comm import Comm
-from minidist.parallel.checks import check_module, check_tensors, is_number, not_dense
+from minidist.parallel.checks import check_flags, check_module, check_tensors, is_number, not_dense
 
 NAME = "DistributedDataParallel"
 Kinds = dict[Parameter, tuple[torch.dtype, torch.device]]
@@ -42,9 +42,11 @@ def check_arguments(
     comm: Comm,
     sizes: Mapping[str, object],
     flags: Mapping[str, bool],
+    given: Mapping[str, object],
     devices: Sequence[Any],
 ) -> None:
     with agreed(comm, NAME, {**sizes, **flags}):
+        check_flags(given)
         for name, size in sizes.items():
             if not (is_number(size) and size > 0):
                 raise ValueError(f"{name}: expected a number of MiB above 0, got {size!r}")

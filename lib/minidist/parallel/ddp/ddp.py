@@ -90,8 +90,16 @@ class DistributedDataParallel(NotCopied, nn.Module):
         self._find = find_unused_parameters or static_graph
         sizes = {"bucket_cap_mb": cap, "first_bucket_mb": first_bucket_mb}
         flags = {"broadcast_buffers": self.broadcast_buffers, "find_unused_parameters": self._find}
+        given = {
+            "broadcast_buffers": broadcast_buffers,
+            "forward_sync_buffers": forward_sync_buffers,
+            "init_sync": init_sync,
+            "find_unused_parameters": find_unused_parameters,
+            "static_graph": static_graph,
+            "gradient_as_bucket_view": gradient_as_bucket_view,
+        }
         devices = [each for each in (*(device_ids or ()), output_device) if each is not None]
-        checks.check_arguments(module, self.comm, sizes, flags, devices)
+        checks.check_arguments(module, self.comm, sizes, flags, given, devices)
         if init_sync:
             check_same_model(module, self.comm)
         self.module, self.process_group = module, self.comm.group
@@ -252,6 +260,8 @@ class DistributedDataParallel(NotCopied, nn.Module):
     def register_comm_hook(self, state: object, hook: Hook) -> None:
         """Send buckets by `hook(state, bucket)` instead of an all-reduce: see `comm_hooks`."""
         with agreed(self.comm, "register_comm_hook", {"hook": name_of(hook)}):
+            if not callable(hook):
+                raise TypeError(f"hook: expected a function of (state, bucket), got {hook!r}")
             if self._reducer.comm_hook:
                 raise ValueError("hook: there is one already; wrap the module anew for another")
         self._reducer.comm_hook = partial(HookCall, state, hook)

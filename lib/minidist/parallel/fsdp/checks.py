@@ -61,6 +61,8 @@ def choose_comms(mesh: DeviceMesh | None, comm: Comm | tuple[Comm, Comm] | None)
     if mesh is not None and comm is not None:
         raise ValueError("mesh and comm: expected one of them, got both; a comm has its own group")
     if mesh is not None:
+        if not isinstance(mesh, DeviceMesh):
+            raise TypeError(f"mesh: expected a DeviceMesh, as init_device_mesh makes, got {mesh!r}")
         if mesh.ndim not in (1, 2):
             raise ValueError(
                 "mesh: expected one dimension (shard) or two (replicate, shard), got "
@@ -94,6 +96,8 @@ def agree_on_wrapping(
     try:
         if not isinstance(given := options["reshard_after_forward"], bool | None):
             raise TypeError(f"reshard_after_forward: expected True, False or None, got {given!r}")
+        if not hasattr(policy := options["mp_policy"], "param_dtype"):
+            raise TypeError(f"mp_policy: expected a MixedPrecisionPolicy, got {policy!r}")
         facts = {**options, **_facts_of(modules, comms[0])}
     except (TypeError, ValueError) as error:
         problem = error

@@ -10,6 +10,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from minidist.comm.agreement import agree_on
 from minidist.comm.comm import Comm, Handle, broadcast_coalesced
+from minidist.parallel.checks import check_flags
 from minidist.parallel.fsdp import checks
 from minidist.parallel.fsdp.param_group import MixedPrecisionPolicy, own_modules, own_parameters
 from minidist.parallel.fsdp.unit import Unit
@@ -170,11 +171,13 @@ class FSDPModule:
 
         False for all backwards of a step but the last one; full gradients are held as long.
         """
+        check_flags({f"rank {dist.get_rank()}: requires_gradient_sync": requires_gradient_sync})
         for unit in units(self) if recurse else [self._unit]:  # type: ignore[arg-type]
             unit.requires_gradient_sync = requires_gradient_sync
 
     def set_reshard_after_forward(self, reshard_after_forward: bool, recurse: bool = True) -> None:
         """Choose whether later forwards free the parameters: see `fully_shard`."""
+        check_flags({f"rank {dist.get_rank()}: reshard_after_forward": reshard_after_forward})
         for unit in units(self) if recurse else [self._unit]:  # type: ignore[arg-type]
             unit.reshard_after_forward = reshard_after_forward
 

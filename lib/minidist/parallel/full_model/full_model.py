@@ -214,17 +214,23 @@ def clip_grad_norm_(module: nn.Module, max_norm: float, norm_type: float = 2.0) 
         parameters, float32 at least. An infinite or NaN norm scales too, as with PyTorch.
 
     Raises:
-        ValueError: `max_norm` or `norm_type` is not in its range.
+        TypeError, ValueError: `max_norm` or `norm_type` is no number, or not in its range.
         MismatchError: they differ between ranks; where checks are on.
     """
     inner = bare(module)
-    facts, problem = {"max_norm": float(max_norm), "norm_type": float(norm_type)}, None
-    if not (max_norm >= 0 and norm_type > 0):
-        problem = ValueError(f"expected max_norm >= 0 and norm_type > 0, got {facts}")
+    facts: dict[str, Any] = {"max_norm": max_norm, "norm_type": norm_type}
+    problem: Exception | None = None
+    for name, number in facts.items():
+        if isinstance(number, str | bool) or not hasattr(number, "__float__"):
+            problem = TypeError(f"{name}: expected a number, got {number!r}")
+    if not problem:
+        facts = {name: float(number) for name, number in facts.items()}
+        if not (max_norm >= 0 and norm_type > 0):
+            problem = ValueError(f"expected max_norm >= 0 and norm_type > 0, got {facts}")
     for comm in comms(module):
         agree_on(comm, "clip_grad_norm_", facts, problem)
     if problem:
-        raise ValueError(f"{whoami()}clip_grad_norm_: {problem}")
+        raise type(problem)(f"{whoami()}clip_grad_norm_: {problem}")
 
     params = sharded(inner, gradients=True)
     elsewhere = {parameter for each in params for parameter in each.parameters}
