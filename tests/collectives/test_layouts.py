@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import minidist
 from benchmarks.checks.collectives import CALLS, Tensors, Variant
-from minidist import launch
+from minidist import ReduceOp, launch
 from minidist.collectives.checks.tensors import check_apart
 from tests.support.collectives import all_reduced, data, reduced, same
 
@@ -280,3 +280,26 @@ def test_what_is_only_written_is_not_copied_first() -> None:
     for rank, (found, outputs) in enumerate(launch(outputs_read, 3)):
         assert found == []
         assert outputs > 10, rank
+
+
+def lazily_conjugated_and_bools() -> list[bool]:
+    def of(rank: int) -> torch.Tensor:
+        return torch.tensor([1 + 2j, 3 - 1j]) * (rank + 1)
+
+    mine, found = dist.get_rank(), []
+    views: list[Any] = [torch.conj, lambda tensor: tensor.conj().imag]
+    for view in views:
+        summed, sent = view(of(mine)), view(of(mine))
+        minidist.all_reduce(summed)
+        minidist.broadcast(sent, 1)
+        found += [torch.equal(summed, view(of(0) + of(1))), torch.equal(sent, view(of(1)))]
+    flags = torch.tensor([[True, False, True], [True, False, False]])
+    for op, right in ((ReduceOp.SUM, flags.any(0)), (ReduceOp.MIN, flags.all(0))):
+        both = flags[mine].clone()
+        minidist.all_reduce(both, op)
+        found.append(torch.equal(both, right))
+    return found
+
+
+def test_conjugate_views_and_bools_are_reduced_as_what_they_mean() -> None:
+    assert launch(lazily_conjugated_and_bools, 2) == [[True] * 6] * 2
