@@ -252,6 +252,35 @@ def test_ctrl_c_while_the_first_rank_is_starting_ends_it_too(script: Any) -> Non
     assert wait_until(lambda: len(family()) == 2), "the fork server and its tracker"
 
 
+COLD = """
+import os, signal, sys, threading, time
+from multiprocessing import forkserver
+from minidist import launch
+from minidist.launch import process
+
+def press():
+    while not forkserver._forkserver._forkserver_pid:
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGINT)
+
+process.PRELOAD.append("asleep")
+threading.Thread(target=press).start()
+try:
+    launch(os.getpid, 2)
+except KeyboardInterrupt:
+    process.PRELOAD.pop()
+    print(launch(int, 2))
+"""
+
+
+def test_ctrl_c_does_not_wait_for_a_server_that_still_loads_torch(tmp_path: Path) -> None:
+    (tmp_path / "asleep.py").write_text("import time; time.sleep(1000)")
+    (tmp_path / "cold.py").write_text(COLD)
+    command = [sys.executable, tmp_path / "cold.py"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert (done.stdout, done.stderr) == ("[0, 0]\n", "")
+
+
 def test_nothing_is_left_of_a_launcher_that_was_killed(
     tmp_path: Path, temporary: Path, script: Any
 ) -> None:

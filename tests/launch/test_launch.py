@@ -11,6 +11,7 @@ import time
 import types
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +126,17 @@ def test_output_is_in_rank_order_and_marked_whoever_wrote_it(
     said = "print {0}|descriptor 1|error stream|descriptor 2|helper|two|lines, 日本�|C library"
     expected = [f"[rank {r}] {line}" for r in range(2) for line in said.format(r).split("|")]
     assert capsys.readouterr().out.splitlines() == expected
+
+
+def test_what_a_terminal_cannot_show_costs_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    def talk() -> int:
+        print("日本 é")
+        return dist.get_rank()
+
+    monkeypatch.setattr(sys, "stdout", TextIOWrapper(BytesIO(), encoding="ascii"))
+    assert launch(talk, 2) == [0, 1]
+    sys.stdout.seek(0)
+    assert sys.stdout.readline() == "[rank 0] \\u65e5\\u672c \\xe9\n"
 
 
 def test_what_ranks_said_is_shown_when_one_is_killed(capsys: pytest.CaptureFixture[str]) -> None:

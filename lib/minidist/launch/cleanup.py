@@ -10,7 +10,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Any, Self
 
-from minidist.launch.process import ForkedProcess
+from minidist.launch.process import ForkedProcess, end_cold_server
 
 
 class Interrupts:
@@ -24,6 +24,7 @@ class Interrupts:
     def __init__(self) -> None:
         self._allowed = False
         self._waiting: tuple[int, FrameType | None] | None = None
+        self._hasten: Callable[[], object] = int  # called when one has to wait
 
     def __enter__(self) -> Self:
         self._before = signal.getsignal(signal.SIGINT)
@@ -50,13 +51,13 @@ class Interrupts:
             self._allowed = False
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """Let Ctrl-C wait while this block runs, also where it is `allowed`."""
-        allowed, self._allowed = self._allowed, False
+    def held(self, hasten: Callable[[], object] = int) -> Iterator[None]:
+        """Let Ctrl-C wait while this block runs, also where it is `allowed`; it calls `hasten`."""
+        allowed, self._allowed, self._hasten = self._allowed, False, hasten
         try:
             yield
         finally:
-            self._allowed = allowed
+            self._allowed, self._hasten = allowed, int
         if allowed:
             self._deliver()
 
@@ -64,6 +65,8 @@ class Interrupts:
         self._waiting = number, frame
         if self._allowed:
             self._deliver()
+        else:
+            self._hasten()
 
     def _deliver(self) -> None:
         if (call := self._waiting) and callable(self._before):
@@ -92,7 +95,9 @@ class Job:
         self.processes: list[ForkedProcess] = []
 
     def start(self, target: Callable[..., None], *args: Any) -> ForkedProcess:
-        with self._interrupts.held():  # half started, it would wait for the rest of its call
+        with self._interrupts.held(
+            end_cold_server
+        ):  # half started, it would wait for the rest of its call
             process = ForkedProcess(self.folder, target, *args)
             self.processes.append(process)
             self._tell_guard()

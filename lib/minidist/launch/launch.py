@@ -179,7 +179,9 @@ def _show(outputs: Sequence[Output]) -> None:
     printed = [f"[rank {r}] {line}" for r, output in enumerate(outputs) for line in output.lines()]
     try:
         if printed:
-            print("\n".join(printed), flush=True)
+            encoding = getattr(sys.stdout, "encoding", None) or "utf-8"  # it may know only ASCII
+            text = "\n".join(printed).encode(encoding, "backslashreplace").decode(encoding)
+            print(text, flush=True)
     except Exception:
         if error is None:
             raise

@@ -175,12 +175,16 @@ SERVER_DIED = (
 )
 
 
+_warm: int | None = None  # the server that has started a process
+
+
 def _start(target: Callable[..., Any], *args: Any) -> ForkServerProcess:
     """Fork a process that calls `target(*args)`; the first one also starts the server.
 
     The main module is hidden from multiprocessing, which would run a script again in every process.
     cloudpickle packs what the function needs of it, so scripts need no `__main__` guard.
     """
+    global _warm
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOAD)
     with main_lock:  # or a launch in another thread would take the stand-in for the real one
@@ -193,6 +197,7 @@ def _start(target: Callable[..., Any], *args: Any) -> ForkServerProcess:
                 try:
                     _ensure_server()
                     process.start()
+                    _warm = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
                     return process
                 except (EOFError, ConnectionError) as error:
                     # Refused by one that is dying: another can be started when it is a zombie.
@@ -202,6 +207,13 @@ def _start(target: Callable[..., Any], *args: Any) -> ForkServerProcess:
                     time.sleep(0.01)
         finally:
             sys.modules["__main__"] = main
+
+
+def end_cold_server() -> None:
+    """Kill a server that still loads torch, for which the start of a process waits."""
+    pid = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
+    if pid and pid != _warm:
+        _send(os.kill, pid, signal.SIGKILL)
 
 
 def _ensure_server() -> None:
