@@ -1,9 +1,11 @@
 """Checkpoints: a run goes on as if it had never stopped, wherever and however it goes on."""
 
+import json
 import os
 import resource
 import shutil
 import signal
+import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +20,16 @@ from minidist.train import checkpoint
 from minidist.train.__main__ import stopped_by_signals
 from minidist.train.loop import Training
 from minidist.train.options import LOG, Options, TrainError
-from minidist.train.storage import Stored, checksum, read_index, write_index
+from minidist.train.storage import (
+    DamagedError,
+    Piece,
+    Stored,
+    checksum,
+    load_pieces,
+    read_index,
+    read_piece,
+    write_index,
+)
 from tests.train.test_strategies import SMALL, losses_of, records
 
 RUN = replace(SMALL, steps=4, every=2)
@@ -181,6 +192,29 @@ HARM = {
     swapped: "'exp_avg/token.weight' in rank-",
     of_another_dtype: "'",
 }
+
+
+def test_an_index_that_somebody_has_written_is_damaged_in_a_sentence(tmp_path: Path) -> None:
+    good = ["model/w", 0, 4, "torch.float32", "rank-0.bin", 0, 0]
+    other = (None, -1, 1.5, "x", [], {}, 10**30, 2**62, True, "\0")
+    rows = [[*good[:i], each, *good[i + 1 :]] for i in range(len(good)) for each in other]
+    indices: list[Any] = [[{}, [row]] for row in [*rows, [], [1], "abc", None, 5]]
+    indices += [[facts, [good]] for facts in (None, 5, "x", [5])]
+    (tmp_path / "rank-0.bin").write_bytes(bytes(16))
+    offenders = []
+    for index in indices:
+        text = {"checksum": zlib.crc32(json.dumps(index).encode()), "index": index}
+        (tmp_path / "index.json").write_text(json.dumps(text))
+        try:
+            pieces = read_index(tmp_path)[1]
+            load_pieces(tmp_path, pieces, {"model/w": Piece(torch.zeros(4), 0)})
+            read_piece(tmp_path, pieces[0])
+            offenders.append(f"{index}: taken")
+        except DamagedError:
+            continue
+        except Exception as error:
+            offenders.append(f"{index}: {error!r}")
+    assert not offenders, "\n".join(offenders)
 
 
 def test_a_full_disk_ends_the_run_on_all_ranks_and_the_last_checkpoint_stays(

@@ -44,7 +44,7 @@ class Lock:
 
     def _take(self) -> str:
         """Lock the file if nobody has; return who has, or else ""."""
-        self._file = self.path.open("a+")
+        self._file = self.path.open("a+", errors="replace")
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

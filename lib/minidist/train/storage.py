@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 INDEX = "index.json"
+DTYPES = ("torch.float32", "torch.int32")  # that a piece may have
 
 
 class DamagedError(Exception):
@@ -69,12 +70,14 @@ def write_pieces(file: Path, pieces: Iterable[tuple[str, Piece]]) -> list[Stored
 
 def read_piece(folder: Path, stored: Stored) -> Tensor:
     """The elements of a piece; DamagedError if they are not those that were written."""
-    tensor = torch.empty(stored.numel, dtype=getattr(torch, stored.dtype.removeprefix("torch.")))
-    data = memoryview(tensor.numpy()).cast("B")  # type: ignore[arg-type]
+    dtype = getattr(torch, stored.dtype.removeprefix("torch."))
     try:
         with (folder / Path(stored.file).name).open("rb") as file:  # nothing outside the folder
+            fits = stored.numel * dtype.itemsize <= os.fstat(file.fileno()).st_size
+            tensor = torch.empty(stored.numel if fits else 0, dtype=dtype)
+            data = memoryview(tensor.numpy()).cast("B")  # type: ignore[arg-type]
             file.seek(stored.offset)
-            complete = file.readinto(data) == len(data)
+            complete = fits and file.readinto(data) == len(data)
     except OSError as error:
         raise DamagedError(f"{stored.file} cannot be read ({error.strerror})") from error
     if not complete:
@@ -122,11 +125,24 @@ def read_index(folder: Path) -> Index:
         if content["checksum"] != zlib.crc32(json.dumps(content["index"]).encode()):
             raise ValueError("it has another checksum")
         facts, pieces = content["index"]
-        return facts, [Stored(*each) for each in pieces]
+        return dict(facts), [as_stored(*each) for each in pieces]
     except OSError as error:
         raise DamagedError(f"{INDEX} cannot be read ({error.strerror})") from error
-    except (ValueError, LookupError, TypeError) as error:
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise DamagedError(f"{INDEX} is not as it was written ({error})") from error
+
+
+def as_stored(key: str, start: int, numel: int, dtype: str, file: str, *place: int) -> Stored:
+    """A piece of an index that anyone may have written; ValueError if it is none."""
+    stored = Stored(key, start, numel, dtype, file, *place)
+    numbers, words = (start, numel, *place), (key, dtype, file)
+    if not all(isinstance(each, str) for each in words) or "\0" in file:
+        raise ValueError(f"a piece has no key, dtype or file: {words}")
+    if not all(type(each) is int and 0 <= each < 2**63 for each in numbers):
+        raise ValueError(f"a piece's place is {numbers}")
+    if dtype not in DTYPES:
+        raise ValueError(f"a piece's dtype is {dtype}")
+    return stored
 
 
 def sync(path: Path) -> None:
