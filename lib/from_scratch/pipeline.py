@@ -62,7 +62,8 @@ class Pipeline:
             result, to = None, stage + 1 if kind == "F" else stage - 1
             if stage in self.modules and kind == "F":
                 given = self.received(("F", stage, m)).requires_grad_() if stage else xs[m]
-                out = self.modules[stage](given)
+                module = self.modules[stage]
+                out = module(given)
                 if stage == last:  # the mean over no labels would be NaN
                     out = share[m] * loss_of(out, ys[m]) if share[m] else out[:0].sum()
                     losses.append(out.detach())
