@@ -6,7 +6,7 @@
 #SBATCH --ntasks-per-node=1       # one torchrun on each node; it starts a rank for each GPU
 #SBATCH --gpus-per-node=8         # edit
 #SBATCH --cpus-per-task=64        # edit: all ranks of a node share them
-#SBATCH --exclusive --mem=0       # all of a node and of its memory: another job would disturb
+#SBATCH --exclusive --mem=0       # all of a node and its memory: no other job beside this
 #SBATCH --time=04:00:00           # edit
 #SBATCH --output=%x-%j.log
 #SBATCH --open-mode=append        # after a requeue the log goes on
@@ -37,7 +37,7 @@ if srun bash -c "$errors | sed \"s/^/\$HOSTNAME: /\"" | grep ": [1-9]"; then
 fi
 
 # The time is up: the ranks save and end, and the job goes back into the queue, to resume.
-again() { if [ "${SLURM_RESTART_COUNT:-0}" -lt 20 ]; then scontrol requeue "$SLURM_JOB_ID"; fi; }
+again() { [ "${SLURM_RESTART_COUNT:-0}" -ge 20 ] || scontrol requeue "$SLURM_JOB_ID"; }
 trap 'kill -USR1 $!; wait $! || true; again; exit' USR1
 
 srun --label --kill-on-bad-exit=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" torchrun \

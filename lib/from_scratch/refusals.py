@@ -1,4 +1,4 @@
-"""What a pipeline, experts and local SGD refuse, on all ranks alike, so that none waits in vain."""
+"""Refusals of a pipeline, experts and local SGD: on all ranks alike, so that none waits in vain."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 
-def told(text: str, src: int, device: torch.device, group: Any) -> str:
-    """What rank `src` says, on all ranks."""
-    said = torch.tensor([*text.encode().ljust(200)], dtype=torch.uint8).to(device)
-    dist.broadcast(said, group=group, group_src=src)
-    return bytes(said.tolist()).decode().rstrip()
+def broadcast_text(text: str, src: int, device: torch.device, group: Any) -> str:
+    """The text of rank `src`, on all ranks; its first 200 bytes."""
+    sent = torch.tensor([*text.encode()[:200].ljust(200)], dtype=torch.uint8).to(device)
+    dist.broadcast(sent, group=group, group_src=src)
+    return bytes(sent.tolist()).decode().rstrip()
 
 
-def described(tensor: Tensor) -> str:
+def describe(tensor: Tensor) -> str:
     """A tensor's shape and dtype."""
     return f"{[*tensor.shape]} of {tensor.dtype}"
 
@@ -26,8 +26,8 @@ def described(tensor: Tensor) -> str:
 def check_layers(layers: nn.Sequential, stages: int, border: Tensor, group: Any) -> None:
     """Refuse layers that differ between ranks, do not divide, or share weights across them."""
     ranks = dist.get_world_size(group)
-    own = f"{len(layers)} layers, {stages} stages and a border of {described(border)}"
-    every = [told(own, rank, border.device, group) for rank in range(ranks)]
+    own = f"{len(layers)} layers, {stages} stages and a border of {describe(border)}"
+    every = [broadcast_text(own, rank, border.device, group) for rank in range(ranks)]
     for rank, text in enumerate(every):
         if text != every[0]:
             raise ValueError(f"rank {rank} has {text}; rank 0 has {every[0]}")
@@ -80,10 +80,10 @@ def check_border(out: Tensor | None, border: Tensor, stage: int, first: bool, gr
     if out is not None and (
         out.shape != border.shape or torch.promote_types(out.dtype, border.dtype) != border.dtype
     ):
-        text = f"rank {src}: stage {stage} returns {described(out)}, "
-        text += f"which is no border, {described(border)}"
+        text = f"rank {src}: stage {stage} returns {describe(out)}, "
+        text += f"which is no border, {describe(border)}"
     if first:
-        text = told(text, src, border.device, group)
+        text = broadcast_text(text, src, border.device, group)
     if text:
         raise ValueError(text)
 

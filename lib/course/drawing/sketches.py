@@ -51,7 +51,7 @@ ALL_REDUCE = (PHASE["all-gather"], 0.45)
 
 
 def timeline(pieces: str, talk: float = 0.34) -> list[Cell]:
-    """What a rank does over time, of pieces as in "1 Σ 2' zeros? Σ? has_ended".
+    """A rank's work over time, of pieces as in "1 Σ 2' zeros? Σ? has_ended".
 
     They are steps and all-reduces, which last 1 and `talk`. A step with "'" is wrong; a piece with
     "?" is empty, as it never ends or computes nothing. Other words say what became of the rank.

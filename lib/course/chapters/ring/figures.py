@@ -143,7 +143,7 @@ def link_lanes(replays: Mapping[str, Replay]) -> Figure:
 
 
 def link(replay: Replay, rank: int) -> dict[str, list[Cell]]:
-    """What comes in at a rank's link, and what leaves it."""
+    """Rows of a rank's link: messages that come in, and those that leave it."""
     found = dict[str, list[Cell]]()
     for name, own in zip(("in", "out"), lanes(replay, rank), strict=True):
         found[name] = [

@@ -41,7 +41,7 @@ REFUSED = ("layer", "combines")
 
 
 class Sharded:
-    """What shards have in common with all that is computed from them."""
+    """The refusals that shards share with all that is computed from them."""
 
     def to_local(self: Any) -> Any:
         """This rank's part as a plain tensor, in the same memory; as DTensor has it."""
@@ -110,7 +110,7 @@ class Shard(Sharded, Parameter):
 
 @cache  # an optimizer's step asks hundreds of times
 def _kind(func: Any) -> str:
-    """What a function does with a shard; "" if its result is to refuse what the shard refuses."""
+    """A function's way with a shard; "" if its result is to refuse what the shard refuses."""
     name = _name(func)
     word = name.strip("_").removeprefix("foreach_")
     if word in MATRIX or getattr(functional, name, None) is func:
