@@ -196,7 +196,9 @@ def test_a_killed_rank_is_blamed_under_torchrun_by_the_command(
     monkeypatch.setattr(sys, "argv", ["diagnose", str(folder)])
     command.main()
     said = capsys.readouterr().out
-    assert said.startswith("rank 1 is gone after all_reduce #7: it was killed"), said
+    # It may die before the record says that it has left #7: then it is what #8 has waited for.
+    came = "rank 1 (never came to all_reduce #8: it )?is gone after all_reduce #7: it was killed"
+    assert re.match(came, said), said
     assert "all_reduce #8 float32 (8,) SUM    failed  -\n" in said
     monkeypatch.setattr(sys, "argv", ["diagnose", str(tmp_path)])
     with pytest.raises(SystemExit, match="1"):
