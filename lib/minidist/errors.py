@@ -1,6 +1,6 @@
 """The exceptions, on the ground floor: whoever raises or catches one imports nothing else."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 
 class ScheduleError(ValueError):
@@ -32,6 +32,13 @@ class ReplicaError(RuntimeError):
     ) -> None:
         super().__init__(message)
         self.name, self.ranks, self.step = name, tuple(ranks), step
+
+
+def check_flags(flags: Mapping[str, object]) -> None:
+    """Raise TypeError for a word, which would count as True."""
+    for name, value in flags.items():
+        if isinstance(value, str):
+            raise TypeError(f"{name}: expected True or False, got {value!r}")
 
 
 def name_ranks(ranks: Sequence[int]) -> str:

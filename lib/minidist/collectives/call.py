@@ -22,7 +22,7 @@ from minidist.collectives.runtime.reduction import Reduce
 from minidist.collectives.runtime.work import Work, in_order
 from minidist.collectives.tuner import Choice
 from minidist.diagnose import recorder
-from minidist.errors import MismatchError
+from minidist.errors import MismatchError, check_flags
 from minidist.schedule.program import program_of
 from minidist.schedule.schedule import Algorithm
 
@@ -142,15 +142,13 @@ def collective(
 ) -> Work | None:
     """Run a collective, written as above, on all ranks or on none."""
     flags = {"async_op": async_op, "check": check}
-    words = [each for each in flags.items() if isinstance(each[1], str)]
-    if words:  # they would count as True
+    if any(isinstance(flag, str) for flag in flags.values()):  # refused below, on all ranks
         async_op, check = False, None
     call = Call(name, group, check, steps)
     phases = steps(call)
     problem: Exception | None = None
     try:
-        for flag, value in words:
-            raise TypeError(f"{flag}: expected True or False, got {value!r}")
+        check_flags(flags)
         next(phases)
     except (TypeError, ValueError, RuntimeError) as error:
         problem = error

@@ -63,13 +63,6 @@ def is_elementwise(optimizer_class: type) -> bool:
     return NOT_ELEMENTWISE.isdisjoint(each.__name__.lower() for each in optimizer_class.__mro__)
 
 
-def check_flags(flags: Mapping[str, object]) -> None:
-    """Raise TypeError for a word, which would count as True."""
-    for name, value in flags.items():
-        if isinstance(value, str):
-            raise TypeError(f"{name}: expected True or False, got {value!r}")
-
-
 def check_module(module: object, *, may_hold_units: bool = False) -> nn.Module:
     """Return the module; TypeError if it is none, ValueError if it or a part of it is wrapped."""
     if not isinstance(module, nn.Module):

@@ -11,7 +11,8 @@ from torch.nn import Parameter
 
 from minidist.comm.agreement import agreed
 from minidist.comm.comm import Comm
-from minidist.parallel.checks import check_flags, check_module, check_tensors, is_number, not_dense
+from minidist.errors import check_flags
+from minidist.parallel.checks import check_module, check_tensors, is_number, not_dense
 
 NAME = "DistributedDataParallel"
 Kinds = dict[Parameter, tuple[torch.dtype, torch.device]]

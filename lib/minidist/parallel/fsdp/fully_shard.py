@@ -10,7 +10,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from minidist.comm.agreement import agree_on
 from minidist.comm.comm import Comm, Handle, broadcast_coalesced
-from minidist.parallel.checks import check_flags
+from minidist.errors import check_flags
 from minidist.parallel.fsdp import checks
 from minidist.parallel.fsdp.param_group import MixedPrecisionPolicy, own_modules, own_parameters
 from minidist.parallel.fsdp.unit import Unit
