@@ -95,9 +95,8 @@ class Job:
         self.processes: list[ForkedProcess] = []
 
     def start(self, target: Callable[..., None], *args: Any) -> ForkedProcess:
-        with self._interrupts.held(
-            end_cold_server
-        ):  # half started, it would wait for the rest of its call
+        # Half started, it would wait for the rest of its call.
+        with self._interrupts.held(end_cold_server):
             process = ForkedProcess(self.folder, target, *args)
             self.processes.append(process)
             self._tell_guard()
