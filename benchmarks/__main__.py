@@ -1,5 +1,5 @@
 """`python -m benchmarks [CASE ...]` on the CPU; `python -m benchmarks gpu` on this host's GPUs,
-and `python -m benchmarks gpu rates` for the section that takes four minutes alone.
+and `python -m benchmarks gpu rates` or `gpu lessons` for a section that is asked for by name.
 
 To measure something more, write a module with a `measure(scope, clock)` that yields rows, and add
 it to `CASES` or to `GPU_SECTIONS`. Ranks, rounds and bytes come from the scope, so that
@@ -29,7 +29,7 @@ from benchmarks.cases import (
     zero,
 )
 from benchmarks.checks import collectives as checked_collectives
-from benchmarks.checks import copy_bandwidth, multi_gpu, stream_order
+from benchmarks.checks import copy_bandwidth, lessons, multi_gpu, stream_order
 from benchmarks.harness import environment
 from benchmarks.harness.record import Row, record
 from benchmarks.harness.sections import Clock, Measure, Section, run
@@ -66,6 +66,7 @@ GPU_SECTIONS = [
 GPU_RECORDS = {
     "gpu": GPU_SECTIONS,
     "gpu_rates": [GPU_SECTIONS[0], Section("rates", rates.measure, 240)],
+    "gpu_lessons": [GPU_SECTIONS[0], Section("lessons", lessons.measure, 130)],
 }
 
 
@@ -78,7 +79,8 @@ def main(arguments: Sequence[str]) -> int:
             return 2
         return run_sections(on_gpus(gpus), name)
     if unknown := sorted(set(arguments) - set(CASES)):
-        print(f"unknown: {', '.join(unknown)}; there are {', '.join(CASES)}, or gpu, or gpu rates")
+        there_are = [*CASES, *(each.replace("_", " ") for each in GPU_RECORDS)]
+        print(f"unknown: {', '.join(unknown)}; there are {', '.join(there_are)}")
         return 2
     failed = 0
     for name in arguments or CASES:

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 def broadcast_text(text: str, src: int, device: torch.device, group: Any) -> str:
     """The text of rank `src`, on all ranks; its first 200 bytes."""
-    sent = torch.tensor([*text.encode()[:200].ljust(200)], dtype=torch.uint8).to(device)
+    sent = torch.tensor([*text.encode()[:200].ljust(200)], dtype=torch.uint8, device=device)
     dist.broadcast(sent, group=group, group_src=src)
     return bytes(sent.tolist()).decode().rstrip()
 

@@ -115,8 +115,8 @@ class Call:
     def match(self, given: str, gives: Sequence[int], wanted: str, wants: Sequence[int]) -> None:
         rows = {self.rank: [gives, wants]}  # unchecked, the others' numbers are not known
         if self.checked:
-            table = torch.zeros(self.ranks, 2, self.ranks, dtype=torch.int64)
-            table[self.rank] = torch.tensor([gives, wants])
+            table = torch.zeros(self.ranks, 2, self.ranks, dtype=torch.int64, device="cpu")
+            table[self.rank] = torch.tensor([gives, wants], device="cpu")
             rows = dict(enumerate(gather_rows(table, self.group).tolist()))
         for (src, (sent, _)), (dst, (_, room)) in product(rows.items(), repeat=2):
             if sent[dst] != room[src]:

@@ -173,7 +173,7 @@ def _in_memory(group: ProcessGroup | None) -> dict[str, tuple[float, float]]:
     ranks, rank, add = dist.get_world_size(group), dist.get_rank(group), torch.Tensor.add_
     times: dict[str, list[float]] = {name: [] for name in TABLES}
     for nbytes in SIZES:
-        whole = torch.zeros(nbytes // 4 // ranks * ranks)
+        whole = torch.zeros(nbytes // 4 // ranks * ranks, device="cpu")
         part = whole.view(ranks, -1)[rank].clone()
         calls: dict[str, Callable[[], object]] = {
             "all_reduce": partial(in_memory.shared_all_reduce, whole, add, group),

@@ -96,7 +96,8 @@ def on_some_rank(flags: Sequence[bool], device: torch.device, *comms: Comm) -> l
     On a GPU the host waits for the answer only if it does not know it: if not all are true here.
     """
     pinned = device.type == "cuda"
-    table = torch.tensor(flags, dtype=torch.uint8, pin_memory=pinned).to(device, non_blocking=True)
+    host = torch.tensor(flags, dtype=torch.uint8, device="cpu", pin_memory=pinned)
+    table = host.to(device, non_blocking=True)
     for comm in comms:
         comm.all_reduce(table, ReduceOp.MAX)
     return [True] * len(flags) if all(flags) else [bool(flag) for flag in table.tolist()]

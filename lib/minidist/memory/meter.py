@@ -154,7 +154,7 @@ def _cpu_history(step: Callable[[], Any]) -> tuple[Points, Any]:
 
 def _probe() -> None:
     """Allocate a byte and free it: the second report's total is what all others hold."""
-    torch.empty(1, dtype=torch.uint8)
+    torch.empty(1, dtype=torch.uint8, device="cpu")
 
 
 def _cuda_history(step: Callable[[], Any], device: torch.device) -> tuple[Points, Any]:
@@ -176,7 +176,7 @@ def set_private_flag_to_count_all_threads() -> None:
     (path,) = (Path(torch.__file__).parent / "lib").glob("libc10.*")
     flag = ctypes.c_bool.in_dll(ctypes.CDLL(str(path)), PRIVATE_FLAG)
     if not flag.value:
-        unknown = torch.empty(1)
+        unknown = torch.empty(1, device="cpu")
         flag.value = True
         with _quiet():
             del unknown  # the first block that it did not count is announced; later ones are not

@@ -74,7 +74,7 @@ def execute(
     if isinstance(tensor, torch.Tensor):
         like, size, memory = tensor, len(tensor), dict.fromkeys(range(prog.chunks), tensor)
     else:
-        like, memory = next(iter(tensor.values()), torch.empty(0)), dict(tensor)
+        like, memory = next(iter(tensor.values()), torch.empty(0, device="cpu")), dict(tensor)
         size = tuple((chunk, len(each)) for chunk, each in memory.items())
     itemsize = like.element_size()
     most = plan.MAX_ON_GPU if like.is_cuda else plan.MAX_MESSAGE
@@ -200,5 +200,5 @@ def _inboxes(like: torch.Tensor, rows: int, inbox: int) -> torch.Tensor:
         return like.new_empty((rows, inbox))
     kept: torch.Tensor | None = getattr(_kept, "inboxes", None)
     if kept is None or len(kept) < size:
-        kept = _kept.inboxes = torch.empty(size, dtype=torch.uint8)
+        kept = _kept.inboxes = torch.empty(size, dtype=torch.uint8, device="cpu")
     return kept[:size].view(like.dtype).view(rows, inbox)

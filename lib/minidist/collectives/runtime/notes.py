@@ -29,7 +29,7 @@ def encode(note: Note) -> bytes:
 
 def exchange_notes(note: Note, group: ProcessGroup | None) -> list[Note]:
     padded = bytearray(encode(note).ljust(ROOM))  # JSON may end in spaces
-    board = torch.zeros(get_world_size(group), ROOM, dtype=torch.uint8)
+    board = torch.zeros(get_world_size(group), ROOM, dtype=torch.uint8, device="cpu")
     board[get_rank(group)] = torch.frombuffer(padded, dtype=torch.uint8)
     return [json.loads(row.tobytes()) for row in gather_rows(board, group).numpy()]
 

@@ -34,7 +34,7 @@ def reduction(op: Op, dtype: torch.dtype, ranks: int) -> tuple[Reduce, Finish]:
     """
     name = op_name(op)
     if name not in _REDUCE:
-        raise ValueError(f"op must be one of {', '.join(_REDUCE)}, got {name}")
+        raise ValueError(f"op must be one of ReduceOp's {', '.join(_REDUCE)}, got {name}")
     if not _can_reduce(name, dtype):
         raise TypeError(f"op {name} has no meaning for {dtype}, or torch has no kernel for it")
     if name == "AVG" and dtype in NARROW:
@@ -49,7 +49,7 @@ def _divide(total: torch.Tensor, ranks: int) -> None:
 
 @lru_cache
 def _can_reduce(name: str, dtype: torch.dtype) -> bool:
-    one = torch.zeros(1, dtype=dtype)
+    one = torch.zeros(1, dtype=dtype, device="cpu")
     try:
         _REDUCE[name](one, one.clone())
         if name == "AVG":

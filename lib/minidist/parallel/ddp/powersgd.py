@@ -34,7 +34,7 @@ class PowerSGD:
         if parameter not in self.kept:
             wide = torch.promote_types(gradient.dtype, torch.float32)  # for QR
             error = torch.zeros(n, m, dtype=wide, device=gradient.device)
-            q = torch.randn(m, self.rank, generator=self.random, dtype=wide)
+            q = torch.randn(m, self.rank, generator=self.random, dtype=wide, device="cpu")
             self.kept[parameter] = {"error": error, "q": q.to(gradient.device)}
         return self.kept[parameter]
 
