@@ -1,5 +1,5 @@
 """`python -m benchmarks [CASE ...]` on the CPU; `python -m benchmarks gpu` on this host's GPUs,
-and `python -m benchmarks gpu rates` or `gpu lessons` for a section that is asked for by name.
+and `python -m benchmarks gpu rates` or `gpu suites` for a section that is asked for by name.
 
 To measure something more, write a module with a `measure(scope, clock)` that yields rows, and add
 it to `CASES` or to `GPU_SECTIONS`. Ranks, rounds and bytes come from the scope, so that
@@ -26,10 +26,11 @@ from benchmarks.cases import (
     ring,
     small_job,
     split,
+    trace,
     zero,
 )
 from benchmarks.checks import collectives as checked_collectives
-from benchmarks.checks import copy_bandwidth, lessons, multi_gpu, stream_order
+from benchmarks.checks import copy_bandwidth, multi_gpu, stream_order, suites
 from benchmarks.harness import environment
 from benchmarks.harness.record import Row, record
 from benchmarks.harness.sections import Clock, Measure, Section, run
@@ -66,7 +67,11 @@ GPU_SECTIONS = [
 GPU_RECORDS = {
     "gpu": GPU_SECTIONS,
     "gpu_rates": [GPU_SECTIONS[0], Section("rates", rates.measure, 240)],
-    "gpu_lessons": [GPU_SECTIONS[0], Section("lessons", lessons.measure, 130)],
+    "gpu_suites": [
+        GPU_SECTIONS[0],
+        Section("trace", trace.measure, 40),
+        Section("suites", suites.measure, 135),
+    ],
 }
 
 

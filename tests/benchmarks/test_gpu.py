@@ -21,9 +21,9 @@ import torch
 import benchmarks.harness.record
 import minidist
 from benchmarks import __main__ as command
-from benchmarks.cases import rates, small_job, split
+from benchmarks.cases import rates, small_job, split, trace
 from benchmarks.checks import collectives as correct
-from benchmarks.checks import multi_gpu
+from benchmarks.checks import multi_gpu, suites
 from benchmarks.harness import training
 from benchmarks.harness.bus_bandwidth import FACTORS
 from benchmarks.harness.record import Row
@@ -398,3 +398,51 @@ def test_it_runs_with_torch_and_numpy_alone_from_a_checkout(tmp_path: Path) -> N
     done = run([sys.executable, "-m", "benchmarks.gpu"])
     assert (done.returncode, done.stdout) == (2, "no CUDA device: nothing to measure\n")
     assert sorted(RESULTS.iterdir()) == before
+
+
+# Suites and a trace, sections that are asked for by name too
+
+
+def test_a_trace_and_the_suites_of_the_tests_are_recorded(tmp_path: Path) -> None:
+    small = training.Config(width=16, layers=2, batch=2)
+    few = {"local SGD": suites.SUITES["local SGD"]}
+    found = recorded(tmp_path, "gpu_suites", (trace, "CONFIG", small), (suites, "SUITES", few))
+    for row, way in zip(rows_of(found, "trace"), trace.WAYS, strict=True):
+        ends = [end for phase in trace.PHASES for end in row["host_ms"][phase]]
+        assert row["way"] == way
+        assert ends == sorted(ends)
+    (row,) = rows_of(found, "suites")
+    assert row["cases"] > 5
+    assert row["wrong"] == []
+
+
+def test_a_suite_s_wrong_cases_are_recorded_and_fail_the_section() -> None:
+    here = {"bad": (__name__.removeprefix("tests."), "FEW")}
+    alone = replace(SMALL, setups=(Setup(1),))
+    refused = pytest.raises(ExceptionGroup, match="1 wrong, such as one: off")
+    with patch.object(suites, "SUITES", here), refused:
+        list(suites.measure(alone, Clock(100)))
+
+
+FEW = ["one"]
+
+
+def all_off(cases: list[str]) -> list[str]:
+    assert torch.ones(()).device == torch.randn((), generator=torch.Generator()).device
+    return [f"{case}: off" for case in cases]
+
+
+def test_kernels_belong_to_the_phase_that_launched_them() -> None:
+    phases = (("forward", 1000, 100), ("backward", 1100, 200), ("update", 1300, 50))
+    mark = {"ph": "X", "cat": "user_annotation"}
+    events: list[Row] = [mark | {"name": n, "ts": a, "dur": b} for n, a, b in phases]
+    events += [{**events[0], "cat": "gpu_user_annotation", "ts": 1200}, {"ph": "M"}]
+    for place, (launched, ran) in enumerate([(1010, 1050), (1105, 1310), (1106, 1345)]):
+        args = {"args": {"correlation": place}, "ph": "X"}
+        events.append({"cat": "cuda_runtime", "name": "launch", "ts": launched, "dur": 1, **args})
+        events.append({"cat": "kernel", "name": "sum", "ts": ran, "dur": 30, **args})
+    copy = {"ph": "X", "cat": "gpu_memcpy", "name": "Memcpy DtoH (Device -> Pinned)", "args": {}}
+    found = trace.trim([*events, copy | {"ts": 1350, "dur": 5}])
+    assert found["host_ms"] == {"forward": [0, 0.1], "backward": [0.1, 0.3], "update": [0.3, 0.35]}
+    lanes = {"forward": [[0.05, 0.08]], "backward": [[0.31, 0.375]], "update": []}
+    assert found["gpu_ms"] == {**lanes, "to host": [[0.35, 0.355]], "from host": []}

@@ -16,7 +16,7 @@ from from_scratch.zero import ZeRO2
 from minidist.parallel.ddp.powersgd import PowerSGD, power_sgd
 
 SGD: Any = torch.optim.SGD
-HOW = {"lr": 0.1, "momentum": 0.9}
+HOW: Any = {"lr": 0.1, "momentum": 0.9}
 
 
 def net() -> nn.Sequential:
@@ -74,7 +74,7 @@ def trained(way: str, x: torch.Tensor) -> torch.Tensor:
             minidist.clip_grad_norm_(own, 1.0)
         optimizer.step()
         optimizer.zero_grad()
-    return loss.detach()
+    return torch.stack([loss.detach()])
 
 
 def reduced(rows: torch.Tensor, algorithm: str) -> torch.Tensor:

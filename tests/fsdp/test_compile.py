@@ -1,10 +1,8 @@
 """torch.compile inside and around what communicates: every spelling trains as one process does."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
-import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -13,7 +11,12 @@ from torch._dynamo.utils import counters
 import minidist
 from tests.support.refusals import says
 
-compiled: Callable[..., Any] = partial(torch.compile, backend="aot_eager")
+TOLERANCE = 1e-4  # a compiled AdamW corrects its moments in fp32
+BACKEND = "aot_eager"  # on GPUs `benchmarks.checks.suites` sets another
+
+
+def compiled(what: Any) -> Any:
+    return torch.compile(what, backend=BACKEND)
 
 
 class Block(nn.Module):
@@ -30,6 +33,7 @@ class Net(nn.Sequential):
     def __init__(self) -> None:
         torch.manual_seed(0)
         super().__init__(Block(), Block(), nn.Linear(4, 2))
+        self.double()
 
 
 def each_block(net: Any, do: Callable[[Any], Any]) -> Any:
@@ -48,7 +52,7 @@ def forward_compiled(block: Any) -> None:
 
 
 def compiled_in_place(block: Any) -> None:
-    block.compile(backend="aot_eager")
+    block.compile(backend=BACKEND)
 
 
 def forward_set_on_the_instance(block: Any) -> Any:
@@ -80,41 +84,40 @@ def train(net: Any, model: Any, ranks: range, **how: Any) -> list[torch.Tensor]:
     step = compiled(optimizer.step) if how.get("step") else optimizer.step
     for turn in range(2):
         for rank in ranks:
-            x = torch.randn(3, 4, generator=torch.Generator().manual_seed(2 * turn + rank))
+            draw = torch.Generator().manual_seed(9 * turn + rank)
+            x = torch.randn(3, 4, dtype=torch.float64, generator=draw)
             (model(x).square().mean() / len(ranks)).backward()
         step()
         optimizer.zero_grad()
     return [*minidist.full_state_dict(net).values()]
 
 
-def every_form() -> dict[str, Any]:
-    mine, found = range(dist.get_rank(), dist.get_rank() + 1), {}
+def all_off() -> list[str]:
+    """The forms that do not train as one process does, and those of which nothing is compiled."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    mine, net, found, bad = range(rank, rank + 1), Net(), {}, []
+    right = train(net, net, range(ranks))
     for name, form in FORMS.items():
         counters.clear()
         net = Net()
         found[name] = train(net, form(net), mine)
-        if not name.startswith("self"):
-            found[name].append(counters["stats"]["unique_graphs"])
+        if not name.startswith("self") and not counters["stats"]["unique_graphs"]:
+            bad.append(f"{name}: nothing is compiled")
         torch._dynamo.reset()
     net = Net()
     found["compile(step) of shards"] = train(net, shard(net), mine, step=True)
     net = Net()
     ddp = minidist.DistributedDataParallel(net)
     found["compile(ZeroOptimizer.step)"] = train(net, ddp, mine, step=True, zero=True)
-    return found
+    for name, weights in found.items():
+        far = max(float((a - b).abs().max()) for a, b in zip(weights, right, strict=True))
+        if not far < TOLERANCE:
+            bad.append(f"{name}: off by {far}")
+    return bad
 
 
 def test_every_spelling_trains_as_one_process_and_something_is_compiled() -> None:
-    net = Net()
-    right = train(net, net, range(2))
-    found = minidist.launch(every_form, 2, device="cpu")[0]
-    uncompiled, far = [], {}
-    for name, weights in found.items():
-        if len(weights) > len(right) and not weights.pop():
-            uncompiled.append(name)
-        far[name] = max(float((a - b).abs().max()) for a, b in zip(weights, right, strict=True))
-    assert not uncompiled
-    assert far == pytest.approx(dict.fromkeys(far, 0.0), abs=1e-5)
+    assert minidist.launch(all_off, 2, device="cpu") == [[], []]
 
 
 def collectives(x: torch.Tensor) -> torch.Tensor:
