@@ -33,7 +33,12 @@ from course.chapters.gpus.figures import (
     kernel_waits,
     memory_by_formula,
 )
-from course.chapters.gpus.traces import ddp_trace, dualpipe_trace, no_overlap_trace
+from course.chapters.gpus.traces import (
+    ddp_trace,
+    dualpipe_trace,
+    fsdp_traces,
+    no_overlap_trace,
+)
 from course.chapters.inside.figures import (
     balance,
     causal_blocks,

@@ -109,6 +109,25 @@ def no_overlap_trace(record: Mapping[str, Any]) -> Figure:
     return figure
 
 
+def fsdp_traces(rows: Sequence[Mapping[str, Any]]) -> Figure:
+    """A step of FSDP on a GPU that ranks share: rows of the record `gpu_suites`, one a panel.
+
+    Lanes are kernels, by the phase in which the host launched them, and the copies by which
+    messages leave the GPU and arrive.
+    """
+    lanes = {"forward": 0, "backward": 0, "update": 0, "to host": 1, "from host": 2}
+    colors = [PHASE["forward"], PHASE["backward"], PHASE["optimizer"], COLORS[4], COLORS[1]]
+    shown = dict(zip(lanes, colors, strict=True))
+    figure, grid = style.subplots(len(rows), 1, size=(WIDE, 1.7 * len(rows)))
+    for axes, row in zip(grid[:, 0], rows, strict=True):
+        parts = [(lanes[name], spans, shown[name]) for name, spans in row["gpu_ms"].items()]
+        window = (0.0, row["host_ms"]["update"][1])
+        draw_lanes(axes, ["compute", "to host", "from host"], parts, window, row["title"])
+    axes.set_xlabel("milliseconds since the step began", fontsize=TITLE)
+    style.legend_below(figure, 3, shown)
+    return figure
+
+
 PASS = {"(F)": ("forward", COLORS[5]), "(B)": ("backward", COLORS[0])}
 PASS |= {"(W)": ("weights", "#7A9CC6")}
 MOVES = {"dispatch": COLORS[4], "combine": COLORS[1], "notify": GREY, "layout": GREY}

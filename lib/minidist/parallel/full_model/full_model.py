@@ -56,9 +56,9 @@ def sharded(module: Any, *, gradients: bool) -> list[ShardedParams]:
 
 
 def comms(module: Any) -> list[Comm]:
-    """Return between whom the module is shared, one for each group; of a holder the shards' first.
+    """One for each group that shares the module; of a holder, that of its shards comes first.
 
-    So what is passed on in one group after the other comes to all.
+    What is passed on in one group after the other then reaches all ranks.
     """
     found: list[Comm] = []
     if hasattr(module, "process_group"):
