@@ -5,6 +5,8 @@ find is merged, while the block travels on (Liu et al., 2023). As no token sees 
 last rank has the most to do; with `zigzag` rank r has pieces r and 2N - 1 - r, all equally much::
 
     out = attention(*(split(each) for each in (q, k, v)))  # [..., tokens, width of a head]
+
+The ranks that share a sequence are those of `group`, or all.
 """
 
 from __future__ import annotations
@@ -23,21 +25,24 @@ def pieces(rank: int, ranks: int, zigzag: bool) -> list[int]:
     return [rank, 2 * ranks - 1 - rank] if zigzag else [rank]
 
 
-def split(full: Tensor, zigzag: bool = False) -> Tensor:
+def split(full: Tensor, zigzag: bool = False, group: Any = None) -> Tensor:
     """This rank's tokens."""
-    mine = pieces(dist.get_rank(), dist.get_world_size(), zigzag)
-    count = dist.get_world_size() * len(mine)
+    mine = pieces(dist.get_rank(group), dist.get_world_size(group), zigzag)
+    count = dist.get_world_size(group) * len(mine)
     if full.shape[-2] % count:
         raise ValueError(f"{full.shape[-2]} tokens cannot be split into {count} equal pieces")
     return torch.cat([full.chunk(count, -2)[piece] for piece in mine], -2)
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor, zigzag: bool = False) -> Tensor:
+def attention(q: Tensor, k: Tensor, v: Tensor, zigzag: bool = False, group: Any = None) -> Tensor:
     """Causal attention of this rank's queries to the keys and values of all ranks."""
+    if dist.get_rank(group) < 0:
+        raise ValueError(f"rank {dist.get_rank()} is not in the group that shares the sequence")
     own = [x.unflatten(-2, (1 + zigzag, -1)).movedim(-3, 0) for x in (q, k, v)]  # pieces first
     wide = own[0].to(torch.promote_types(q.dtype, torch.float32))  # in bf16 each sum is rounded
     with torch.autocast(q.device.type, enabled=False):  # which would multiply in bf16
-        out: Tensor = RingAttention.apply(wide * q.shape[-1] ** -0.5, torch.stack(own[1:], 1))
+        wide = wide * q.shape[-1] ** -0.5
+        out: Tensor = RingAttention.apply(wide, torch.stack(own[1:], 1), group)
     return out.movedim(0, -3).flatten(-3, -2).to(q.dtype)
 
 
@@ -48,25 +53,26 @@ class RingAttention(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, kv: Tensor) -> Tensor:
+    def forward(ctx: Any, q: Tensor, kv: Tensor, group: Any) -> Tensor:
         out, lse = torch.zeros_like(q), torch.full_like(q[..., :1], -torch.inf)
-        for block, pairs in around(kv):
+        for block, pairs in around(kv, group):
             keys, values = block.to(q.dtype).unbind(1)
             for i, j, future in pairs:
                 s = q[i] @ keys[j].mT + future
                 more = s.logsumexp(-1, keepdim=True)
                 out[i], lse[i] = merge(out[i], lse[i], (s - more).exp() @ values[j], more)
+        ctx.group = group
         ctx.save_for_backward(q, kv, out, lse)
         return out
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
         q, kv, out, lse = ctx.saved_tensors
         dq, own = torch.zeros_like(q), torch.zeros_like(kv, dtype=q.dtype)
         others = torch.zeros_like(kv)
         inner = (gradient * out).sum(-1, keepdim=True)
-        for step, (block, pairs) in enumerate(around(kv)):
+        for step, (block, pairs) in enumerate(around(kv, ctx.group)):
             dkv, (keys, values) = others if step else own, block.to(q.dtype).unbind(1)
             for i, j, future in pairs:
                 p = (q[i] @ keys[j].mT + future - lse[i]).exp()  # softmax over all keys
@@ -74,19 +80,19 @@ class RingAttention(torch.autograd.Function):
                 dq[i] += ds @ keys[j]
                 dkv[j] += torch.stack([ds.mT @ q[i], p.mT @ gradient[i]])
             if step:  # they follow their block, and come home in the last step
-                others, works = send_right(others)
+                others, works = send_right(others, ctx.group)
                 for work in works:
                     work.wait()
-        return dq, (own + others).to(kv.dtype)
+        return dq, (own + others).to(kv.dtype), None
 
 
-def around(kv: Tensor) -> Iterator[tuple[Tensor, list[tuple[int, int, Any]]]]:
+def around(kv: Tensor, group: Any) -> Iterator[tuple[Tensor, list[tuple[int, int, Any]]]]:
     """Each block in turn, and which of our pieces see which of it, up to where."""
-    rank, ranks, zigzag = dist.get_rank(), dist.get_world_size(), len(kv) == 2
+    rank, ranks, zigzag = dist.get_rank(group), dist.get_world_size(group), len(kv) == 2
     mine = pieces(rank, ranks, zigzag)
     future = kv.new_full((kv.shape[-2], kv.shape[-2]), -torch.inf).triu(1)
     for step in range(ranks):
-        arriving, works = send_right(kv) if step < ranks - 1 else (kv, [])
+        arriving, works = send_right(kv, group) if step < ranks - 1 else (kv, [])
         theirs = pieces((rank - step) % ranks, ranks, zigzag)
         pairs: list[tuple[int, int, Any]] = []
         for i, query in enumerate(mine):
@@ -105,9 +111,10 @@ def merge(out: Tensor, lse: Tensor, more: Tensor, more_lse: Tensor) -> tuple[Ten
     return (lse - both).exp() * out + (more_lse - both).exp() * more, both
 
 
-def send_right(tensor: Tensor) -> tuple[Tensor, list[dist.Work]]:
+def send_right(tensor: Tensor, group: Any) -> tuple[Tensor, list[dist.Work]]:
     """Start to send it; the buffer for the left neighbor's, and the messages to wait for."""
-    rank, ranks, arriving = dist.get_rank(), dist.get_world_size(), torch.empty_like(tensor)
-    send = dist.P2POp(dist.isend, tensor, (rank + 1) % ranks)
-    receive = dist.P2POp(dist.irecv, arriving, (rank - 1) % ranks)
+    rank, ranks = dist.get_rank(group), dist.get_world_size(group)
+    arriving = torch.empty_like(tensor)
+    send = dist.P2POp(dist.isend, tensor, group=group, group_peer=(rank + 1) % ranks)
+    receive = dist.P2POp(dist.irecv, arriving, group=group, group_peer=(rank - 1) % ranks)
     return arriving, dist.batch_isend_irecv([send, receive])

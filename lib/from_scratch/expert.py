@@ -69,6 +69,8 @@ class Experts(nn.Module):
             raise ValueError(f"top_k: expected 1 to {len(experts)} experts, got {top_k}")
         if capacity is not None and (not isinstance(capacity, int) or capacity < 1):
             raise ValueError(f"capacity: expected 1 token or more, or None, got {capacity}")
+        if exchange is dist.all_to_all_single and comm.ranks < dist.get_world_size():
+            raise ValueError(f"exchange: expected one of comm's {comm.ranks} ranks, got one of all")
         each = len(experts) // comm.ranks
         check_shared(experts, [number // each for number in range(len(experts))])
         for tensor in [*router.parameters(), *router.buffers()]:

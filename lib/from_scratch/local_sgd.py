@@ -16,11 +16,13 @@ Stich, *Local SGD converges fast and communicates little* (2019), algorithm 1; D
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.nn import Parameter
-from torch.nn.utils import parameters_to_vector, vector_to_parameters
+from torch.nn.utils import parameters_to_vector
 from torch.optim import SGD, Optimizer
 
 from from_scratch import Comm
@@ -59,7 +61,7 @@ class LocalSGD:
         """Average the weights over the ranks."""
         flat = parameters_to_vector(self.parameters)
         self.comm.all_reduce(flat)
-        vector_to_parameters(flat / self.comm.ranks, self.parameters)
+        write(flat / self.comm.ranks, self.parameters)
 
 
 class DiLoCo(LocalSGD):
@@ -68,12 +70,13 @@ class DiLoCo(LocalSGD):
     It is SGD with Nesterov's momentum. With `lr` 1 and `momentum` 0 it is plain averaging.
     """
 
+    @torch.no_grad()
     def __init__(
         self, inner: Optimizer, comm: Comm, every: int, lr: float = 0.7, momentum: float = 0.9
     ) -> None:
         super().__init__(inner, comm, every)
         # The weights with which a round starts.
-        self.start = Parameter(parameters_to_vector(self.parameters).detach())
+        self.start = Parameter(parameters_to_vector(self.parameters))
         self.outer = SGD([self.start], lr, momentum, nesterov=momentum > 0)
 
     @torch.no_grad()
@@ -84,7 +87,7 @@ class DiLoCo(LocalSGD):
         self.start.grad = gradient / self.comm.ranks
         self.outer.step()
         self.outer.zero_grad()
-        vector_to_parameters(self.start.clone(), self.parameters)
+        write(self.start, self.parameters)
 
     def state_dict(self) -> dict[str, Any]:
         """The state that a rank needs to join at the end of a round."""
@@ -99,4 +102,12 @@ class DiLoCo(LocalSGD):
         self.start.copy_(state["start"])
         self.outer.load_state_dict(state["outer"])
         self.steps = state["steps"]
-        vector_to_parameters(self.start.clone(), self.parameters)
+        write(self.start, self.parameters)
+
+
+def write(vector: Tensor, parameters: Iterable[Parameter]) -> None:
+    """Copy a vector's parts into parameters, which stay in their place: a buffer's, say."""
+    start = 0
+    for parameter in parameters:
+        parameter.copy_(vector[start : start + parameter.numel()].view_as(parameter))
+        start += parameter.numel()

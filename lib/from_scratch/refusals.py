@@ -26,6 +26,8 @@ def describe(tensor: Tensor) -> str:
 def check_layers(layers: nn.Sequential, stages: int, border: Tensor, group: Any) -> None:
     """Refuse layers that differ between ranks, do not divide, or share weights across them."""
     ranks = dist.get_world_size(group)
+    if dist.get_rank(group) < 0:
+        raise ValueError(f"rank {dist.get_rank()} is not in the pipeline's group")
     own = f"{len(layers)} layers, {stages} stages and a border of {describe(border)}"
     every = [broadcast_text(own, rank, border.device, group) for rank in range(ranks)]
     for rank, text in enumerate(every):
@@ -90,6 +92,8 @@ def check_border(out: Tensor | None, border: Tensor, stage: int, first: bool, gr
 
 def check_rounds(inner: Optimizer, every: int) -> None:
     """Refuse what cannot be averaged as one tensor, every so many steps."""
+    if not isinstance(inner, Optimizer):
+        raise TypeError(f"inner: expected an optimizer of torch's kind, got {type(inner).__name__}")
     if not isinstance(every, int) or every < 1:
         raise ValueError(f"every: expected a number of steps from 1 on, got {every}")
     held = [parameter for group in inner.param_groups for parameter in group["params"]]

@@ -69,7 +69,9 @@ class SplitBlock(nn.Module):
         self, columns: Any, inner: Any, rows: Tensor, comm: Comm, sequence: bool = False
     ) -> None:
         super().__init__()
-        self.columns = ParameterList(shard(weight, 0, comm) for weight in columns)
+        check_block(columns, inner, rows)
+        mine = {id(weight): shard(weight, 0, comm) for weight in columns}  # each once, also if tied
+        self.columns = ParameterList(mine[id(weight)] for weight in columns)
         self.inner, self.rows = inner, shard(rows, 1, comm)
         there, back = (all_gather, reduce_scatter) if sequence else (same, all_reduce)
         self.enter = comm, there, back
@@ -87,6 +89,14 @@ def attend(head: int, *qkv: Tensor) -> Tensor:
         raise ValueError(f"a rank's {width} columns are no whole number of heads of {head}")
     q, k, v = (each.unflatten(-1, (-1, head)).movedim(0, -2) for each in qkv)
     return scaled_dot_product_attention(q, k, v, is_causal=True).movedim(-2, 0).flatten(-2)
+
+
+def check_block(columns: Any, inner: Any, rows: Tensor) -> None:
+    """Refuse weights of which no rank would have the gradient."""
+    if any(weight is rows for weight in columns):
+        raise ValueError("rows: expected another weight than the columns, which are cut elsewhere")
+    if isinstance(inner, nn.Module) and [*inner.parameters()]:
+        raise ValueError("inner: expected no weights, which would see a part of the hidden units")
 
 
 def even(count: int, what: str, comm: Comm) -> int:

@@ -388,6 +388,10 @@ REFUSED: dict[str, Callable[[Any], Any]] = {
     "16 columns cannot be split evenly among 3 ranks": lambda comm: block(comm, 16, 16),
     "16 rows cannot be split evenly among 3 ranks": lambda comm: block(comm, 15, 16),
     "a rank's 6 columns are no whole number of heads of 4": heads_of_4,
+    "inner: expected no weights, which would see a part of the hidden units":
+        lambda comm: SplitBlock([torch.ones(6, 4)], nn.PReLU(), torch.ones(4, 6), comm),
+    "rows: expected another weight than the columns, which are cut elsewhere":
+        lambda comm: SplitBlock([whole := torch.ones(6, 6)], gelu, whole, comm),
     "8 tokens cannot be split evenly among 3 ranks":
         lambda comm: reduce_scatter(torch.ones(8, 4), comm),
     "8 tokens cannot be split into 3 equal pieces": lambda _: split(torch.ones(8, 4)),

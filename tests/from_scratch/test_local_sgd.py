@@ -16,6 +16,7 @@ from torch.optim import SGD, AdamW, Optimizer
 
 from from_scratch.ddp import FlatDDP
 from from_scratch.local_sgd import DiLoCo, LocalSGD
+from from_scratch.zero import ZeRO1
 from minidist import Counted, Ours, launch
 from minidist.comm.counted import CountedCall
 
@@ -200,6 +201,7 @@ def refusals(kind: Any) -> dict[str, str]:
         "2.5": lambda: of(net(), 2.5),
         "two dtypes": lambda: of(two_dtypes(), 1),
         "nothing to train": lambda: of(net().requires_grad_(False)),
+        "ZeRO": lambda: kind(ZeRO1(net().parameters(), SGD, Ours()), Ours(), 1),
         "thawed": thawed,
         "added": added,
     }
@@ -211,7 +213,7 @@ def refusals(kind: Any) -> dict[str, str]:
 def refusal(call: Callable[[], object]) -> str:
     try:
         call()
-    except (RuntimeError, ValueError) as error:
+    except (RuntimeError, TypeError, ValueError) as error:
         return str(error)
     return "nothing"
 
@@ -225,6 +227,7 @@ def test_what_it_cannot_do_is_refused_in_a_sentence(kind: Any) -> None:
         "2.5": "every: expected a number of steps from 1 on, got 2.5",
         "two dtypes": "parameters of several dtypes or devices do not fit in one tensor",
         "nothing to train": "none of the optimizer's parameters requires a gradient",
+        "ZeRO": "inner: expected an optimizer of torch's kind, got ZeRO1",
         "thawed": f"2 {late}",
         "added": f"1 {late}",
         "saved": "step 1 is inside a round of 2: join at the end of one",

@@ -13,6 +13,7 @@ from torch.nn.functional import gelu, mse_loss
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import SGD
 
+from from_scratch.context import attention
 from from_scratch.ddp import OverlappedDDP
 from from_scratch.expert import Experts
 from from_scratch.fsdp import FSDP
@@ -21,7 +22,7 @@ from from_scratch.pipeline import Pipeline
 from from_scratch.tensor import SplitBlock
 from from_scratch.zero import ZeRO1, ZeRO2
 from from_scratch.zero3 import ZeRO3
-from minidist import Ours, launch
+from minidist import Ours, RankError, launch
 from minidist.schedule.pipeline import gpipe, sequence
 
 WIDTH, NORM = 4, 0.1
@@ -152,6 +153,20 @@ def other_tokens() -> Result:
     return SplitBlock([up], gelu, down, Ours())(own()), gelu(own() @ up.T) @ down.T
 
 
+def around_a_block() -> Result:
+    up, down = batch(), batch().T
+    block = SplitBlock([up], gelu, down, Ours())
+    return OverlappedDDP(block, Ours())(batch()), gelu(batch() @ up.T) @ down.T
+
+
+def in_two_blocks() -> Result:
+    up, down = nn.Parameter(batch()), batch().T
+    blocks = [SplitBlock([up], gelu, down, Ours()) for _ in range(2)]
+    blocks[1](blocks[0](batch())).sum().backward()
+    (gelu(gelu(batch() @ up.T) @ down.T @ up.T) @ down.T).sum().backward()
+    return blocks[0].columns[0].grad, up.grad.chunk(2)[dist.get_rank()]  # type: ignore[union-attr]
+
+
 def expert_norm() -> Result:
     layer = Experts(nn.Linear(WIDTH, 2), list(two()[0]), Ours())
     layer(own()).square().mean().backward()
@@ -214,6 +229,8 @@ ROWS: dict[str, dict[str, tuple[Callable[..., Result], Any]]] = {
         "`clip_grad_norm_(block.parameters())`": (block_norm, None),
         "`clip_grad_norm_(layer.parameters())` of `Experts`": (expert_norm, None),
         "other tokens on each rank, without `sequence`": (other_tokens, None),
+        "DDP among the ranks that share a layer": (around_a_block, None),
+        "one weight in two blocks": (in_two_blocks, None),
     },
     "keep_going": {
         "another outer `lr` or `momentum` on a rank": (outer_rates, None),
@@ -234,3 +251,10 @@ def test_what_is_not_noticed_is_another_result_and_stands_on_the_page(page: str)
     for row, *of_ranks in zip(ROWS[page], *launch(results, 2, page), strict=True):
         assert not all(torch.allclose(*each) for each in of_ranks), row
         assert f"| {row}" in table, row
+
+
+def test_sequences_of_different_lengths_end_a_rank() -> None:
+    page = (Path(__file__).parents[2] / "book" / "inside.md").read_text()
+    assert "| sequences of different lengths in `attention` |" in page
+    with pytest.raises(RankError, match="killed by SIGABRT"):
+        launch(lambda: attention(*[torch.ones(2 + dist.get_rank(), WIDTH)] * 3), 2)
