@@ -5,8 +5,6 @@ find is merged, while the block travels on (Liu et al., 2023). As no token sees 
 last rank has the most to do; with `zigzag` rank r has pieces r and 2N - 1 - r, all equally much::
 
     out = attention(*(split(each) for each in (q, k, v)))  # [..., tokens, width of a head]
-
-The ranks that share a sequence are those of `group`, or all.
 """
 
 from __future__ import annotations
@@ -18,6 +16,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+
+from from_scratch.refusals import check_sender
 
 
 def pieces(rank: int, ranks: int, zigzag: bool) -> list[int]:
@@ -35,9 +35,8 @@ def split(full: Tensor, zigzag: bool = False, group: Any = None) -> Tensor:
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, zigzag: bool = False, group: Any = None) -> Tensor:
-    """Causal attention of this rank's queries to the keys and values of all ranks."""
-    if dist.get_rank(group) < 0:
-        raise ValueError(f"rank {dist.get_rank()} is not in the group that shares the sequence")
+    """Causal attention of this rank's queries to keys and values of all ranks of the group."""
+    check_sender(q, group)
     own = [x.unflatten(-2, (1 + zigzag, -1)).movedim(-3, 0) for x in (q, k, v)]  # pieces first
     wide = own[0].to(torch.promote_types(q.dtype, torch.float32))  # in bf16 each sum is rounded
     with torch.autocast(q.device.type, enabled=False):  # which would multiply in bf16

@@ -1,4 +1,4 @@
-"""Refusals of a pipeline, experts and local SGD: on all ranks alike, so that none waits in vain."""
+"""Refusals of the newer lessons: on all ranks alike, so that none waits in vain."""
 
 from __future__ import annotations
 
@@ -23,11 +23,18 @@ def describe(tensor: Tensor) -> str:
     return f"{[*tensor.shape]} of {tensor.dtype}"
 
 
+def check_sender(tensor: Tensor, group: Any) -> None:
+    """Refuse a rank outside the group, and what Gloo's `isend` cannot read, which ends a rank."""
+    if dist.get_rank(group) < 0:
+        raise ValueError(f"rank {dist.get_rank()} is not in the group")
+    if tensor.device.type != "cpu" and dist.get_backend(group) == "gloo":
+        raise ValueError(f"Gloo's isend cannot send what is on {tensor.device}: use NCCL, or a CPU")
+
+
 def check_layers(layers: nn.Sequential, stages: int, border: Tensor, group: Any) -> None:
     """Refuse layers that differ between ranks, do not divide, or share weights across them."""
+    check_sender(border, group)
     ranks = dist.get_world_size(group)
-    if dist.get_rank(group) < 0:
-        raise ValueError(f"rank {dist.get_rank()} is not in the pipeline's group")
     own = f"{len(layers)} layers, {stages} stages and a border of {describe(border)}"
     every = [broadcast_text(own, rank, border.device, group) for rank in range(ranks)]
     for rank, text in enumerate(every):
@@ -49,10 +56,8 @@ def check_shared(modules: Iterable[nn.Module], owners: Iterable[int]) -> None:
         for weight in module.parameters():
             other = found.setdefault(weight.data_ptr() or id(weight), owner)
             if other != owner:
-                raise ValueError(
-                    f"ranks {other} and {owner} share a weight of shape {[*weight.shape]}: "
-                    "put what shares it on one rank"
-                )
+                both = f"ranks {other} and {owner} share a weight of shape {[*weight.shape]}"
+                raise ValueError(f"{both}: put what shares it on one rank")
 
 
 def check_batch(works: Sequence[tuple[str, int, int]], stages: int, x: Tensor, y: Tensor) -> None:
@@ -82,8 +87,7 @@ def check_border(out: Tensor | None, border: Tensor, stage: int, first: bool, gr
     if out is not None and (
         out.shape != border.shape or torch.promote_types(out.dtype, border.dtype) != border.dtype
     ):
-        text = f"rank {src}: stage {stage} returns {describe(out)}, "
-        text += f"which is no border, {describe(border)}"
+        text = f"rank {src}: stage {stage} returns {describe(out)}, no border {describe(border)}"
     if first:
         text = broadcast_text(text, src, border.device, group)
     if text:
@@ -106,11 +110,8 @@ def check_rounds(inner: Optimizer, every: int) -> None:
 def check_trained(inner: Optimizer, averaged: Sequence[Tensor]) -> None:
     """Refuse weights that would be trained and never averaged."""
     held = [parameter for group in inner.param_groups for parameter in group["params"]]
-    new = {id(each) for each in held if each.requires_grad} - {*map(id, averaged)}
-    if new:
-        raise RuntimeError(
-            f"{len(new)} parameters were thawed or added after the first round began"
-        )
+    if new := {id(each) for each in held if each.requires_grad} - {*map(id, averaged)}:
+        raise RuntimeError(f"{len(new)} weights were thawed or added after the first round began")
 
 
 def check_round(steps: int, every: int) -> None:

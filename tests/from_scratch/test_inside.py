@@ -400,6 +400,8 @@ REFUSED: dict[str, Callable[[Any], Any]] = {
         lambda comm: Experts(nn.Linear(4, 2), [nn.Identity()] * 2, comm),
     "4 experts cannot be spread evenly over 3 ranks":
         lambda comm: Experts(nn.Linear(4, 4), [nn.Identity()] * 4, comm),
+    "Gloo's isend cannot send what is on meta: use NCCL, or a CPU":
+        lambda _: attention(*torch.ones(3, 2, 4, device="meta")),
     "6 experts, and a router for 5": lambda comm: of_six(comm, outputs=5),
     "top_k: expected 1 to 6 experts, got 0": lambda comm: of_six(comm, top_k=0),
     "top_k: expected 1 to 6 experts, got 7": lambda comm: of_six(comm, top_k=7),

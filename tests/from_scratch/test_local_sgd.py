@@ -221,7 +221,7 @@ def refusal(call: Callable[[], object]) -> str:
 @pytest.mark.parametrize("kind", [LocalSGD, DiLoCo])
 def test_what_it_cannot_do_is_refused_in_a_sentence(kind: Any) -> None:
     (found,) = launch(refusals, 1, kind)
-    late = "parameters were thawed or added after the first round began"
+    late = "weights were thawed or added after the first round began"
     expected = {
         "0": "every: expected a number of steps from 1 on, got 0",
         "2.5": "every: expected a number of steps from 1 on, got 2.5",

@@ -225,13 +225,14 @@ REFUSED: dict[str, dict[str, Any]] = {
         {"order": zero_bubble(2, 2)},
     "5 samples do not divide into 2 micro-batches": {"samples": 5},
     "0 samples do not divide into 2 micro-batches": {"samples": 0},
-    "rank 0: stage 0 returns [3, 5] of torch.float32, which is no border, [2, 5] of torch.float32":
+    "rank 0: stage 0 returns [3, 5] of torch.float32, no border [2, 5] of torch.float32":
         {"samples": 6},
-    "rank 0: stage 0 returns [2, 5] of torch.float32, which is no border, [2, 5] of torch.bfloat16":
+    "rank 0: stage 0 returns [2, 5] of torch.float32, no border [2, 5] of torch.bfloat16":
         {"dtype": torch.bfloat16},
-    "rank 1: stage 1 returns [2, 4] of torch.float32, which is no border, [2, 5] of torch.float32":
+    "rank 1: stage 1 returns [2, 4] of torch.float32, no border [2, 5] of torch.float32":
         {"stages": 4, "order": interleaved(2, 2, 2), "odd": 5},
     "border: expected floating point, got torch.int64": {"dtype": torch.int64},
+    "Gloo's isend cannot send what is on meta: use NCCL, or a CPU": {"device": "meta"},
     "rank 1 has 12 layers, 2 stages and a border of [2, 6] of torch.float32; rank 0 has 12 layers, "
     "2 stages and a border of [2, 5] of torch.float32": {"wider": 1},
     "ranks 0 and 1 share a weight of shape [5, 5]: put what shares it on one rank":
@@ -252,13 +253,14 @@ def said(
     tied: tuple[int, ...] = (),
     label: int = 0,
     grad: bool = True,
+    device: str = "cpu",
 ) -> str:
     net = nn.Sequential(*(nn.Linear(WIDE, WIDE) for _ in range(layers)))
     if odd >= 0:
         net[odd] = nn.Linear(WIDE, WIDE - 1)
     for number in tied:
         net[number].weight = net[tied[0]].weight
-    border = torch.empty(2, WIDE + wider * dist.get_rank(), dtype=dtype)
+    border = torch.empty(2, WIDE + wider * dist.get_rank(), dtype=dtype, device=device)
     x, y = torch.ones(samples, WIDE), torch.full((samples,), label)
     try:
         with torch.set_grad_enabled(grad):

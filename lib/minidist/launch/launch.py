@@ -127,7 +127,10 @@ def _devices(device: str | None, ranks: int) -> tuple[list[str], str]:
         return [f"cuda:{r}" for r in range(ranks)], "cpu:gloo,cuda:nccl"
     if device != "cuda":
         return ["cpu"] * ranks, "gloo"
-    print(f"launch: {ranks} ranks share {gpus} GPU(s), so messages go through host memory by Gloo")
+    print(
+        f"launch: {ranks} ranks share {gpus} GPU(s), so minidist's messages go through host memory "
+        "by Gloo, and torch's own isend and irecv cannot be used"
+    )
     return [f"cuda:{r % gpus}" for r in range(ranks)], "gloo"
 
 

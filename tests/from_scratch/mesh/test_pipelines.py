@@ -161,7 +161,7 @@ def test_another_group_is_refused() -> None:
     exchange = "exchange: expected one of comm's 2 ranks, got one of all"
     for rank, said in enumerate(launch(other_group, 4)):
         outside = [
-            f"rank {rank} is not in the pipeline's group",
-            f"rank {rank} is not in the group that shares the sequence",
+            f"rank {rank} is not in the group",
+            f"rank {rank} is not in the group",
         ]
         assert said == outside * (rank % 2) + [exchange]
