@@ -41,6 +41,7 @@ from minidist.launch.launch import launch
 from minidist.mapreduce.map_reduce import MapReduced, map_reduce
 from minidist.parallel.ddp.ddp import DistributedDataParallel
 from minidist.parallel.fsdp.fully_shard import fully_shard
+from minidist.parallel.fsdp.muon import Muon
 from minidist.parallel.full_model.full_model import (
     clip_grad_norm_,
     full_gradients,
@@ -59,6 +60,7 @@ __all__ = [
     "Explanation",
     "MapReduced",
     "MismatchError",
+    "Muon",
     "Native",
     "Ours",
     "RankError",

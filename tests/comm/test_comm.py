@@ -54,6 +54,12 @@ def wrong_calls(comm: Comm, ranks: list[int], async_op: bool) -> Iterator[str]:
     fine = done(comm.all_gather(whole, data(ranks[me], 4), async_op), async_op)
     if not (fine and same(whole, torch.stack([data(r, 4) for r in ranks]))):
         yield "all_gather"
+    parts = [data(r, n * (r + 1)) for r in ranks]  # rank r's, of which each rank gets r + 1
+    sizes = [r + 1 for r in ranks]
+    found, sent = torch.empty(sum(sizes)), [ranks[me] + 1] * n
+    fine = done(comm.all_to_all(found, parts[me], sizes, sent, async_op), async_op)
+    if not (fine and same(found, torch.cat([each.view(n, -1)[me] for each in parts]))):
+        yield "all_to_all"
     for root in range(n):
         tensor = data(ranks[me], (2, 3))
         fine = done(comm.broadcast(tensor, root, async_op), async_op)

@@ -9,6 +9,7 @@ from minidist import launch
 from minidist.comm import slowed
 from minidist.comm.ours import Ours
 from minidist.comm.slowed import Slowed
+from minidist.schedule.algorithms.direct import pairwise_all_to_all
 from minidist.schedule.algorithms.ring import ring_all_gather, ring_all_reduce, ring_reduce_scatter
 from minidist.schedule.algorithms.tree import tree_broadcast
 from minidist.schedule.cost import Link, seconds, switch
@@ -46,7 +47,7 @@ class Instant:
         assert arguments[-1] is True, "the real call never waits by itself"
         return self
 
-    broadcast = all_reduce = reduce_scatter = all_gather = _call
+    broadcast = all_reduce = reduce_scatter = all_gather = all_to_all = _call
 
 
 @pytest.fixture
@@ -62,6 +63,7 @@ CALLS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "all_reduce": (ring_all_reduce, (WHOLE,)),
     "reduce_scatter": (ring_reduce_scatter, (PART, WHOLE)),
     "all_gather": (ring_all_gather, (WHOLE, PART)),
+    "all_to_all": (pairwise_all_to_all, (WHOLE, PART, [3], [3])),  # of each rank as much
 }
 
 

@@ -293,6 +293,13 @@ def our_fsdp(model: Any, device: torch.device, shape: tuple[int, ...] = ()) -> N
     return list(minidist.full_state_dict(model).values())
 
 
+def our_muon(model: Any, device: torch.device) -> Numbers:
+    for module in model:
+        minidist.fully_shard(module)
+    trained(model, device, minidist.Muon([module.weight for module in model], lr=0.1))
+    return [minidist.full_state_dict(module)["weight"] for module in model]
+
+
 def our_hsdp(model: Any, device: torch.device) -> Numbers:
     return our_fsdp(model, device, (2, dist.get_world_size() // 2))
 
@@ -462,7 +469,8 @@ LESSON = [
     *map(lesson_context, (False, True)),
     lesson_experts,
 ]
-LIBRARY = [torch_ddp, torch_fsdp2, our_ddp, our_zero2, our_fsdp, our_hsdp, our_collectives]
+LIBRARY = [torch_ddp, torch_fsdp2, our_ddp, our_zero2]
+LIBRARY += [our_fsdp, our_hsdp, our_muon, our_collectives]
 LABS = [lab_ring, lab_ddp, lab_zero, lab_zero2, lab_unit, lab_split, lab_norm]
 
 

@@ -6,12 +6,12 @@ from itertools import product
 from typing import Any
 
 from course.pages.price import ask, note, step_of
-from minidist.formulas import nccl
+from minidist.formulas import muon, nccl
 from minidist.formulas.memory import memory
 from minidist.formulas.step import into_nodes, rate, tokens_to_hide, units
 from minidist.formulas.step import works as works_of
 from minidist.planner.hardware import ETHERNET_100, H100, Accelerator
-from minidist.planner.jobs import MEDIUM
+from minidist.planner.jobs import MEDIUM, matrices
 from minidist.schedule.lanes import busy, end, spans
 from minidist.schedule.steps import BETWEEN, COMPUTE, NETWORK, sharded
 
@@ -125,6 +125,30 @@ def over_ethernet(micro_batches: int) -> dict[str, tuple[float, float]]:
         note(question | {"what": "step"}, seconds)
         note(question | {"what": "peak"}, peak)
         found[strategy] = seconds, peak / 1e9
+    return found
+
+
+def muon_beside_adamw(job: str, gpus: int) -> dict[str, list[float]]:
+    """What updating the matrices of a job's blocks costs each GPU, or the busiest.
+
+    By AdamW, by `minidist.Muon`, and by `torch.optim.Muon` on DTensors, whose products are sharded.
+    """
+    shapes, step = matrices(job), step_of(job, gpus, 8192)
+    work = [muon.newton_schulz(*shape) for shape in shapes]
+    most, speed = muon.most_owned(shapes, work, gpus), rate(step.gpu, step.sizes.width)
+    count = sum(rows * columns for rows, columns in shapes) / gpus
+    found = {
+        "state": [8 * count, 4 * count, 4 * count],
+        "sent": [0.0, muon.sent(shapes, gpus), muon.sent_by_dtensors(shapes, gpus)],
+        "held": [4 * count, muon.held(shapes, gpus)],
+        "products": [0.0, most / speed, sum(work) / gpus / speed],
+        "FLOPs": [0.0, most],
+    }
+    optimizers = "adamw", "muon", "muon on DTensors"
+    for what, answers in found.items():
+        for optimizer, answer in zip(optimizers, answers, strict=False):
+            question = {"what": f"{what} of the update", "job": job, "gpus": gpus}
+            note(question | {"optimizer": optimizer}, answer)
     return found
 
 

@@ -1,1 +1,1 @@
-"""The four calls that wrappers make."""
+"""The calls that wrappers and Muon make."""

@@ -1,4 +1,4 @@
-"""The seam between wrappers and collectives: the few calls that DDP, ZeRO and FSDP make.
+"""The seam between wrappers and collectives: the few calls that DDP, ZeRO, FSDP and Muon make.
 
 A wrapper is handed a `Comm` and calls nothing else. So the same wrapper runs over minidist's
 schedules (`ours.py`), over the backend's own collectives (`native.py`), or over either with
@@ -55,6 +55,19 @@ class Comm(Protocol):
 
     def all_gather(self, output: Tensor, input: Tensor, async_op: bool = False) -> Pending:
         """Collect every rank's `input` in `output`, N times as large, in the order of ranks."""
+
+    def all_to_all(
+        self,
+        output: Tensor,
+        input: Tensor,
+        output_sizes: Sequence[int],
+        input_sizes: Sequence[int],
+        async_op: bool = False,
+    ) -> Pending:
+        """Send the d-th part of `input` to rank d; the s-th part of `output` comes from rank s.
+
+        Both are 1-D; sizes, in elements, may differ from rank to rank.
+        """
 
 
 def check_comm(argument: str, comm: object) -> None:
@@ -132,3 +145,14 @@ class Around:
     def all_gather(self, output: Tensor, input: Tensor, async_op: bool = False) -> Pending:
         call = partial(self._comm.all_gather, output, input)
         return self.around("all_gather", output, call, async_op)
+
+    def all_to_all(
+        self,
+        output: Tensor,
+        input: Tensor,
+        output_sizes: Sequence[int],
+        input_sizes: Sequence[int],
+        async_op: bool = False,
+    ) -> Pending:
+        call = partial(self._comm.all_to_all, output, input, output_sizes, input_sizes)
+        return self.around("all_to_all", input, call, async_op)

@@ -1,5 +1,7 @@
 """`Native`: a wrapper's calls, made by the backend's own collectives."""
 
+from collections.abc import Sequence
+
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup, ReduceOp
@@ -52,6 +54,18 @@ class Native:
     def all_gather(self, output: Tensor, input: Tensor, async_op: bool = False) -> Pending:
         _check_contiguous(output=output, input=input)
         return _handle(_all_gather(output.view(-1), input.view(-1), self.group, async_op))
+
+    def all_to_all(
+        self,
+        output: Tensor,
+        input: Tensor,
+        output_sizes: Sequence[int],
+        input_sizes: Sequence[int],
+        async_op: bool = False,
+    ) -> Pending:
+        _check_contiguous(output=output, input=input)
+        sizes = list(output_sizes), list(input_sizes)
+        return _handle(dist.all_to_all_single(output, input, *sizes, self.group, async_op))
 
 
 # torch 2.13 has new names, and warns of the old ones

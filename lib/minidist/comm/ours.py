@@ -1,9 +1,12 @@
 """`Ours`: a wrapper's calls, made by minidist's own collectives."""
 
+from collections.abc import Sequence
+
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup, ReduceOp
 
+from minidist.collectives import lists
 from minidist.collectives import tensor as calls
 from minidist.collectives.runtime.group import check_group
 from minidist.collectives.tuner import CHOSEN
@@ -18,7 +21,8 @@ class Ours:
         group: the default group if None.
         algorithm: of `all_reduce`. Its two halves are also chosen by "auto" and also go through
             "shared_memory"; with any other they go by the ring. Broadcasts go by the tree.
-        check: whether the ranks agree before each call, as in `minidist.all_reduce`.
+        check: whether the ranks agree before each call, as in `minidist.all_reduce`; before an
+            all-to-all the environment decides.
 
     Raises TypeError or ValueError if this rank is not in the group, or for an unknown algorithm.
     """
@@ -57,4 +61,16 @@ class Ours:
     def all_gather(self, output: Tensor, input: Tensor, async_op: bool = False) -> Pending:
         return calls.all_gather_into_tensor(
             output, input, self.group, async_op, algorithm=self._half, check=self._check
+        )
+
+    def all_to_all(
+        self,
+        output: Tensor,
+        input: Tensor,
+        output_sizes: Sequence[int],
+        input_sizes: Sequence[int],
+        async_op: bool = False,
+    ) -> Pending:
+        return lists.all_to_all_single(
+            output, input, output_sizes, input_sizes, self.group, async_op
         )

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from minidist.comm.comm import Around, Comm, Handle, Pending, check_comm
+from minidist.schedule.algorithms.direct import pairwise_all_to_all
 from minidist.schedule.algorithms.ring import ring_all_gather, ring_all_reduce, ring_reduce_scatter
 from minidist.schedule.algorithms.tree import tree_broadcast
 from minidist.schedule.cost import Link, price, switch
@@ -26,6 +27,7 @@ ALGORITHMS = {
     "all_reduce": ring_all_reduce,
     "reduce_scatter": ring_reduce_scatter,
     "all_gather": ring_all_gather,
+    "all_to_all": pairwise_all_to_all,
 }
 
 
@@ -44,9 +46,10 @@ class SlowedWork(NamedTuple):
 class Slowed(Around):
     """A `Comm` whose calls take as long as on `link`; they follow one another on it.
 
-    Each rank has such a link to a switch, and the algorithms are the ring, and the tree for
-    broadcasts. A call takes what `minidist.seconds` predicts for its bytes, from the moment when
-    this rank makes it and the one before it is done; `comm` has to make it in less time.
+    Each rank has such a link to a switch, and the algorithms are the ring, the tree for broadcasts,
+    and pairwise messages, as if all as long, for an all-to-all. A call takes what
+    `minidist.seconds` predicts for its bytes, from the moment when this rank makes it and the one
+    before it is done; `comm` has to make it in less time.
     """
 
     def __init__(self, comm: Comm, link: Link) -> None:
@@ -64,7 +67,8 @@ class Slowed(Around):
         inner = call(True)
         assert inner is not None
         start = max(time.monotonic(), self._free)
-        self._free = start + self._seconds[name](full.nbytes)
+        nbytes = full.nbytes * (self.ranks if name == "all_to_all" else 1)  # of all ranks' blocks
+        self._free = start + self._seconds[name](nbytes)
         work = SlowedWork(inner, (start, self._free))
         if async_op:
             return work

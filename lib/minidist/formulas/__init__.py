@@ -6,6 +6,7 @@
 - `nccl`: seconds of a collective, by NCCL's own cost model at line rate;
 - `links`: seconds of a collective by whatever is known of the links;
 - `step`: a step as work on lanes, and what it takes;
+- `muon`: operations and bytes of an optimizer that needs full matrices, on shards;
 - `refusals`: questions that make no sense.
 
 Everything that prices asks here: the planner, the book's pages, its graders and its sliders, which

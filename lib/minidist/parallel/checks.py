@@ -97,7 +97,7 @@ def check_tensors(
         where = f"{argument}: '{name}'"
         if isinstance(tensor, UninitializedParameter):
             raise ValueError(f"{where} has no shape yet; call the module once before")
-        if not _is_plain(tensor):
+        if not is_plain(tensor):
             kind = type(tensor).__name__
             raise TypeError(f"{where}: expected a plain tensor, got a {kind}: is it sharded?")
         if tensor.is_meta and not meta:
@@ -128,6 +128,7 @@ def not_dense(parameter: Parameter, name: str) -> TypeError | None:
     )
 
 
-def _is_plain(tensor: torch.Tensor) -> bool:
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Return False for a subclass with ways of its own, as shards and DTensors are."""
     own = [kind for kind in type(tensor).__mro__ if kind not in Parameter.__mro__]
     return not any({"__torch_function__", "__torch_dispatch__"} & vars(k).keys() for k in own)

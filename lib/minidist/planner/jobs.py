@@ -16,4 +16,12 @@ def sized(job: str, sequence: int = SEQUENCE) -> Sizes:
     return Sizes.llama(layers, width, hidden, heads, kv_heads, vocabulary, sequence, tied)
 
 
+def matrices(job: str) -> list[tuple[int, int]]:
+    """Rows and columns of the matrices in a job's blocks, which an optimizer such as Muon takes."""
+    layers, width, hidden, heads, kv_heads, *_ = SHAPES[job]
+    keys = width // heads * kv_heads
+    attention = [(width, width), (keys, width), (keys, width), (width, width)]
+    return [*attention, (hidden, width), (hidden, width), (width, hidden)] * layers
+
+
 SMALL, MEDIUM, LARGE = map(sized, SHAPES)

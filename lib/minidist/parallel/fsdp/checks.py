@@ -18,7 +18,7 @@ from minidist.comm.comm import Comm, check_comm
 from minidist.comm.ours import Ours
 from minidist.errors import MismatchError
 from minidist.parallel.autograd.backward import on_entry, tensors
-from minidist.parallel.checks import check_module, check_tensors, is_elementwise
+from minidist.parallel.checks import check_module, check_tensors, is_elementwise, is_plain
 from minidist.parallel.fsdp.param_group import own_modules, own_parameters
 from minidist.parallel.fsdp.shard import Replaced, Shard, ShardValues, no_torch_function
 from minidist.parallel.fsdp.unit import Unit
@@ -101,12 +101,22 @@ def agree_on_wrapping(
         facts = {**options, **_facts_of(modules, comms[0])}
     except (TypeError, ValueError) as error:
         problem = error
+    agree_in_all(comms, "fully_shard", facts, problem)
+
+
+def agree_in_all(
+    comms: Sequence[Comm], what: str, facts: Mapping[str, object], problem: Exception | None
+) -> None:
+    """Raise on every rank unless all that the comms reach agree; always checked."""
+    if problem and not comms:
+        where = f"rank {dist.get_rank()}: " if dist.is_initialized() else ""
+        raise type(problem)(f"{where}{what}: {problem}")
     failure, every = problem, list(facts.items())
     for comm in comms:  # the second tells the other rows what the first has found
         try:
             for start in range(0, max(1, len(every)), AT_ONCE):
                 some = dict(every[start : start + AT_ONCE])
-                agree_on(comm, "fully_shard", some, failure, check=True)
+                agree_on(comm, what, some, failure, check=True)
         except (TypeError, ValueError, MismatchError) as error:
             failure = error if failure is problem else failure
     if failure:
@@ -230,10 +240,11 @@ def check_step(optimizer: Optimizer, *_: object) -> None:
     if (shard := next(shards, None)) is None:
         return
     where = f"rank {dist.get_rank()}: {type(optimizer).__name__}: "
-    if not is_elementwise(type(optimizer)):
+    if not (is_elementwise(type(optimizer)) or hasattr(optimizer, "gathers_shards")):
         raise RuntimeError(
             f"{where}expected an optimizer that treats each element alone, as SGD and Adam do: of "
-            f"{shard.title()} this rank has a part; train with DistributedDataParallel"
+            f"{shard.title()} this rank has a part; train with DistributedDataParallel, or for "
+            "Muon build a minidist.Muon"
         )
     for owner in [group.pop(LABEL, shard.owner) for group in groups]:
         if owner != shard.owner:
@@ -259,3 +270,52 @@ def _label_state(optimizer: Optimizer, state: dict[str, Any]) -> None:
 
 
 register_optimizer_step_pre_hook(check_step)
+
+
+# ---- of Muon ----
+
+
+def agree_on_matrices(params: Any, problem: Exception | None) -> list[Comm]:
+    """Raise on every rank unless all were given the same matrices; return between whom they are."""
+    found = [each for each in tree_leaves(params) if isinstance(each, torch.Tensor)]
+    given = [each for each in found if isinstance(each, nn.Parameter) or each.requires_grad]
+    facts: dict[str, object] = {"the number of parameters": len(given)}
+    own: Exception | None = None
+    for index, each in enumerate(given):
+        name = each.title() if isinstance(each, Shard) else f"parameter {index}"
+        shape = tuple(each.whole_shape if isinstance(each, Shard) else each.shape)
+        facts[f"parameter {index}"] = f"{name}, {shape}, {each.dtype}"
+        plain = is_plain(each) and not hasattr(each, "part_of")
+        if not (plain or isinstance(each, Shard)):
+            kind = type(each).__name__
+            own = own or TypeError(
+                f"{name}: expected a shard of minidist.fully_shard or a plain parameter, got a "
+                f"{kind}"
+            )
+        elif len(shape) != 2 or not each.is_floating_point():
+            own = own or ValueError(
+                f"{name}: expected a matrix of floating-point numbers, got {shape}, {each.dtype}; "
+                "give it to another optimizer, such as AdamW"
+            )
+    every = [each.comms for each in given if isinstance(each, Shard)]
+    inner = {comms[0].group: comms[0] for comms in every}
+    outer = {comm.group: comm for comms in every for comm in comms[1:]}
+    comms = [*inner.values(), *outer.values()]
+    agree_in_all(comms, "Muon", facts, own or problem)
+    return comms
+
+
+def agree_on_step(groups: Sequence[dict[str, Any]], comms: Sequence[Comm]) -> None:
+    """Raise on every rank unless all have the same hyperparameters, and miss the same gradients."""
+    gradients = [[each.grad for each in group["params"]] for group in groups]
+    missing = [[n for n, each in enumerate(some) if each is None] for some in gradients]
+    facts: dict[str, object] = {"the parameters without gradient in each group": missing}
+    for name in (each for each in groups[0] if each not in ("params", "param_names", "lr")):
+        facts[name] = [group.get(name) for group in groups]
+    facts["lr"] = [float(group["lr"]) for group in groups]  # of tensors, on whatever device
+    problem: Exception | None = None
+    if any(each is not None and each.is_sparse for some in gradients for each in some):
+        problem = TypeError("expected dense gradients, got a sparse one")
+    for wrong in (group for group in groups if len(group["ns_coefficients"]) != 3):
+        problem = ValueError(f"ns_coefficients: expected three, got {wrong['ns_coefficients']}")
+    agree_in_all(comms, "Muon.step", facts, problem)

@@ -34,8 +34,8 @@ def fully_shard(
 
     As `torch.distributed.fsdp.fully_shard`: call it on blocks, and at last on the whole model,
     which takes what is left. Then build the optimizer, from the shards that `parameters()` returns;
-    it must treat each element alone, as SGD and Adam do. To clip their gradients, call
-    `minidist.clip_grad_norm_`. What needs whole tensors, as norms and Muon do, refuses shards.
+    it must treat each element alone, as SGD and Adam do, or be `minidist.Muon`. To clip their
+    gradients, call `minidist.clip_grad_norm_`. What needs whole tensors, as norms do, refuses them.
 
     Args:
         module: one, or a list; on one device, or on the meta device (then see

@@ -44,9 +44,10 @@ class ParamGroup:
         self,
         infos: Sequence[ParamInfo],
         unit_title: Callable[[], str],
-        comm: Comm,
+        comms: Sequence[Comm],
         policy: MixedPrecisionPolicy,
     ) -> None:
+        comm, self.comms = comms[0], comms
         self.names, parameters, self.places = map(list, zip(*infos, strict=True))
         shapes = [parameter.shape for parameter in parameters]
         self.layout = RowLayout(shapes, comm.ranks, comm.rank)
@@ -74,6 +75,7 @@ class ParamGroup:
             shard = Shard(piece, tensor.requires_grad)
             shard.title, shard.whole_shape = partial(self.title, index), tensor.shape
             shard.part_of, shard.owner = partial(self.layout.piece, index), self._owner
+            shard.comms = self.comms
             piece.copy_(shard.part_of(tensor))
             self.shards.append(shard)
         self._install(self.shards)

@@ -12,7 +12,7 @@ gradient and what is computed from these refuse it; `to_local()` leads out. What
 beside them, made by `zeros_like`, is plain, and costs nothing more.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, NoReturn
 
@@ -23,6 +23,8 @@ from torch.nn import Parameter, functional
 from torch.optim.optimizer import _foreach_supported_types as _optimizer_types
 from torch.utils._foreach_utils import _foreach_supported_types as _foreach_types
 from torch.utils._pytree import tree_leaves
+
+from minidist.comm.comm import Comm
 
 no_torch_function = torch._C.DisableTorchFunctionSubclass  # within it, shards are plain tensors
 
@@ -87,6 +89,7 @@ class Shard(Sharded, Parameter):
     whole_shape: torch.Size
     part_of: Callable[[torch.Tensor], torch.Tensor]  # the same rows of another full tensor
     owner: str  # whose part: "rank 0 of 2"
+    comms: Sequence[Comm]  # between the ranks that have the other parts; then, if any, replicas'
 
     @classmethod
     @eager

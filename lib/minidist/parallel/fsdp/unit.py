@@ -87,7 +87,7 @@ class Unit:
         self.name = "root"  # or the modules' names in the outermost one
         self.owner = f"rank {self.comm.rank} of {self.comm.ranks}"  # whose shards these are
         self.context = FSDPContext()  # shared by all units of the model
-        self.groups = [ParamGroup(group, lambda: self.title, self.comm, policy) for group in infos]
+        self.groups = [ParamGroup(group, lambda: self.title, comms, policy) for group in infos]
         self._kinds = ", ".join(type(each).__name__ for each in modules)
         self.to_run: set[nn.Module] = set()  # modules still to come in a forward that has begun
         self._gathers: list[Handle] = []

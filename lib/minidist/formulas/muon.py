@@ -1,0 +1,64 @@
+"""Muon on shards: operations, bytes sent and bytes held, and which rank owns which matrix."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False  # as `typing` has it, which a page has not
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    Shapes = Sequence[Sequence[int]]  # rows and columns
+
+
+def newton_schulz(rows: int, columns: int, steps: int = 5) -> int:
+    """Operations that orthogonalize a matrix: per step three products.
+
+    x times its transpose, the square of that, and that times x; the short side is squared.
+    """
+    short, long = min(rows, columns), max(rows, columns)
+    return steps * (4 * short * short * long + 2 * short * short * short)
+
+
+def owners(shapes: Shapes, ranks: int) -> list[int]:
+    """The rank that orthogonalizes each matrix: the most work first, to whom has least so far."""
+    work = [newton_schulz(rows, columns) for rows, columns in shapes]
+    load, found = [0] * ranks, [0] * len(shapes)
+    for index in sorted(range(len(shapes)), key=lambda index: -work[index]):
+        found[index] = load.index(min(load))
+        load[found[index]] += work[index]
+    return found
+
+
+def most_owned(shapes: Shapes, each: Sequence[int], ranks: int) -> int:
+    """The most that an owner has of what there is of `each` matrix, such as operations."""
+    load = [0] * ranks
+    for owner, count in zip(owners(shapes, ranks), each, strict=True):
+        load[owner] += count
+    return max(load)
+
+
+def sent(shapes: Shapes, ranks: int) -> float:
+    """Bytes that a rank sends in a step: to the owners, and as one, in bf16."""
+    return 4 * sum(rows * columns for rows, columns in shapes) * (ranks - 1) / ranks**2
+
+
+def held(shapes: Shapes, ranks: int) -> float:
+    """Bytes that the fullest owner holds while it updates, besides momentum.
+
+    Its shards of all matrices in bf16, its own matrices twice, and four products of the largest.
+    """
+    sizes = [rows * columns for rows, columns in shapes]
+    products = [rows * columns + min(rows, columns) ** 2 for rows, columns in shapes]
+    return 2 * sum(sizes) / ranks + 4 * most_owned(shapes, sizes, ranks) + 4 * max(products)
+
+
+def sent_by_dtensors(shapes: Shapes, ranks: int) -> float:
+    """Bytes that a rank sends if `torch.optim.Muon` steps on FSDP2's DTensors, by rings.
+
+    In each of 5 steps a wide matrix, or a square one, is gathered twice, and its square once; that
+    of a tall one is summed twice. In torch 2.13.
+    """
+    total = 0
+    for rows, columns in shapes:
+        wide = 2 * rows * columns + rows * rows
+        total += 5 * 2 * (wide if rows <= columns else 4 * columns * columns)
+    return total * (ranks - 1) / ranks
