@@ -106,10 +106,9 @@ class Muon(torch.optim.Muon):
         if comm is None:
             return [orthogonalize(self._with_momentum(each), each.group) for each in matrices]
         owned: list[list[Matrix]] = [[] for _ in range(comm.ranks)]
-        for each, rank in zip(
-            matrices, owners([m.shape for m in matrices], comm.ranks), strict=True
-        ):
-            owned[rank].append(each)
+        owner_of = owners([each.shape for each in matrices], comm.ranks)
+        for each, owner in zip(matrices, owner_of, strict=True):
+            owned[owner].append(each)
         layouts = [RowLayout([m.shape for m in some], comm.ranks, comm.rank) for some in owned]
         sizes = [layout.shard_numel for layout in layouts]
         device = matrices[0].parameter.device
