@@ -269,29 +269,33 @@ def test_torchs_own_on_dtensors_sends_in_every_product() -> None:
         from torch.distributed.fsdp import fully_shard as torchs
         from torch.distributed.tensor.debug import CommDebugMode
 
-        class Sizes(CommDebugMode):
+        class Counts(CommDebugMode):
             def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+                result = super().__torch_dispatch__(func, types, args, kwargs)
                 for name, times in (("all_gather_into_tensor", 4), ("all_reduce", 2)):
                     if f"_c10d_functional.{name}" in str(func) and args[0].ndim:
-                        found[shape].append(times * args[0].nbytes * 3 // 4)
-                return super().__torch_dispatch__(func, types, args, kwargs)
+                        sent.append(times * args[0].nbytes * 3 // 4)
+                own = type(result) is torch.Tensor  # and no DTensor
+                if own and str(func) in ("aten.mm.default", "aten.addmm.default"):
+                    operations.append(2 * result.numel() * args[-1].shape[0])
+                return result
 
         found: dict[tuple[int, int], Any] = {}
         for shape in ((8, 16), (8, 8), (16, 8), (3, 8)):
-            found[shape], (high, wide) = [], shape
+            sent, operations, (high, wide) = [], [], shape  # type: ignore[var-annotated]
             layer: Any = torchs(nn.Linear(wide, high, bias=False))
             layer(torch.ones(2, wide)).sum().backward()
             optimizer = optim.Muon(layer.parameters())
-            with Sizes():
-                found[shape] = optimizer.step() if high >= 4 else says(optimizer.step), found[shape]
+            with Counts():
+                said = says(optimizer.step) if high < 4 else optimizer.step()
+            found[shape] = said or (len(sent), (sum(operations), sum(sent)))
         return found
 
     for found in launch(run, 4):
-        assert "in-place operations that require placement changes" in found.pop((3, 8))[0]
-        calls = {shape: (len(sent), sum(sent)) for shape, (_, sent) in found.items()}
-        sent = {shape: muon.sent_by_dtensors([shape], 4) for shape in found}
-        assert calls == {
-            shape: (10 if shape == (16, 8) else 15, total) for shape, total in sent.items()
+        assert "in-place operations that require placement changes" in found.pop((3, 8))
+        assert found == {
+            shape: (10 if shape == (16, 8) else 15, muon.by_dtensors([shape], 4))
+            for shape in ((8, 16), (8, 8), (16, 8))
         }
 
 

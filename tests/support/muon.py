@@ -13,7 +13,7 @@ from torch.distributed.device_mesh import init_device_mesh
 import minidist
 from tests.support.training import far, numbers
 
-# Rows fewer than ranks, not divisible, tall, wide, one alone, and with momentum 0 a dead one.
+# Tall, wide and square, not divisible, rows fewer than ranks; the last is frozen.
 SHAPES = [(6, 10), (12, 5), (7, 7), (3, 8), (1, 4), (33, 16), (8, 64)]
 OPTIONS: dict[str, dict[str, Any]] = {
     "defaults": {},

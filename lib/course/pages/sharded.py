@@ -131,17 +131,18 @@ def over_ethernet(micro_batches: int) -> dict[str, tuple[float, float]]:
 def muon_beside_adamw(job: str, gpus: int) -> dict[str, list[float]]:
     """What updating the matrices of a job's blocks costs each GPU, or the busiest.
 
-    By AdamW, by `minidist.Muon`, and by `torch.optim.Muon` on DTensors, whose products are sharded.
+    By AdamW, by `minidist.Muon`, and by `torch.optim.Muon` on DTensors.
     """
     shapes, step = matrices(job), step_of(job, gpus, 8192)
     work = [muon.newton_schulz(*shape) for shape in shapes]
     most, speed = muon.most_owned(shapes, work, gpus), rate(step.gpu, step.sizes.width)
+    operations, sent = muon.by_dtensors(shapes, gpus)
     count = sum(rows * columns for rows, columns in shapes) / gpus
     found = {
         "state": [8 * count, 4 * count, 4 * count],
-        "sent": [0.0, muon.sent(shapes, gpus), muon.sent_by_dtensors(shapes, gpus)],
+        "sent": [0.0, muon.sent(shapes, gpus), sent],
         "held": [4 * count, muon.held(shapes, gpus)],
-        "products": [0.0, most / speed, sum(work) / gpus / speed],
+        "products": [0.0, most / speed, operations / speed],
         "FLOPs": [0.0, most],
     }
     optimizers = "adamw", "muon", "muon on DTensors"

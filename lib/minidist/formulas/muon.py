@@ -51,14 +51,18 @@ def held(shapes: Shapes, ranks: int) -> float:
     return 2 * sum(sizes) / ranks + 4 * most_owned(shapes, sizes, ranks) + 4 * max(products)
 
 
-def sent_by_dtensors(shapes: Shapes, ranks: int) -> float:
-    """Bytes that a rank sends if `torch.optim.Muon` steps on FSDP2's DTensors, by rings.
+def by_dtensors(shapes: Shapes, ranks: int) -> tuple[float, float]:
+    """Operations and bytes sent of a rank if `torch.optim.Muon` steps on FSDP2's DTensors.
 
-    In each of 5 steps a wide matrix, or a square one, is gathered twice, and its square once; that
-    of a tall one is summed twice. In torch 2.13.
+    In each of 5 steps a wide or square matrix is gathered twice, and its square once; that of a
+    tall one is summed twice, and squared on every rank. In torch 2.13; by rings, in bf16.
     """
-    total = 0
+    operations, elements = 0.0, 0
     for rows, columns in shapes:
-        wide = 2 * rows * columns + rows * rows
-        total += 5 * 2 * (wide if rows <= columns else 4 * columns * columns)
-    return total * (ranks - 1) / ranks
+        operations += newton_schulz(rows, columns) / ranks
+        if rows > columns:
+            operations += 5 * 2 * columns**3 * (ranks - 1) / ranks
+            elements += 5 * 4 * columns * columns
+        else:
+            elements += 5 * (2 * rows * columns + rows * rows)
+    return operations, 2 * elements * (ranks - 1) / ranks

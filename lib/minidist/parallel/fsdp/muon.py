@@ -94,17 +94,18 @@ class Muon(torch.optim.Muon):
                     between.setdefault(key, []).append(Matrix(each, shape, group, comm))
         with no_torch_function():
             for matrices in between.values():
-                updates = self._orthogonalized(matrices, matrices[0].comm)
-                for each, update in zip(matrices, updates, strict=True):
+                for each, update in self._orthogonalized(matrices, matrices[0].comm):
                     lr = float(each.group["lr"])
                     each.parameter.mul_(1 - lr * each.group["weight_decay"])
                     each.parameter.add_(update, alpha=-lr * scale(each))
         return loss
 
-    def _orthogonalized(self, matrices: Sequence[Matrix], comm: Comm | None) -> list[Tensor]:
-        """This rank's rows of each orthogonal update: see [Note: owners]."""
+    def _orthogonalized(
+        self, matrices: Sequence[Matrix], comm: Comm | None
+    ) -> list[tuple[Matrix, Tensor]]:
+        """Each matrix with this rank's rows of its orthogonal update: see [Note: owners]."""
         if comm is None:
-            return [orthogonalize(self._with_momentum(each), each.group) for each in matrices]
+            return [(each, orthogonalize(self._momentum(each), each.group)) for each in matrices]
         owned: list[list[Matrix]] = [[] for _ in range(comm.ranks)]
         owner_of = owners([each.shape for each in matrices], comm.ranks)
         for each, owner in zip(matrices, owner_of, strict=True):
@@ -113,10 +114,10 @@ class Muon(torch.optim.Muon):
         sizes = [layout.shard_numel for layout in layouts]
         device = matrices[0].parameter.device
         mine = torch.zeros(sum(sizes), dtype=torch.bfloat16, device=device)
-        rows: dict[Parameter, Tensor] = {}
+        updates: list[tuple[Matrix, Tensor]] = []
         for some, layout, shard in zip(owned, layouts, torch.split(mine, sizes), strict=True):
             for each, piece in zip(some, layout.pieces(shard), strict=True):
-                rows[each.parameter] = piece.copy_(self._with_momentum(each))
+                updates.append((each, piece.copy_(self._momentum(each))))
 
         own, own_sizes = layouts[comm.rank], [sizes[comm.rank]] * comm.ranks
         table = mine.new_empty(own.padded)
@@ -126,9 +127,9 @@ class Muon(torch.optim.Muon):
             whole[place] = orthogonalize(whole[place], each.group)
         own.pack(whole, table)
         comm.all_to_all(mine, table, sizes, own_sizes)
-        return [rows[each.parameter] for each in matrices]
+        return updates
 
-    def _with_momentum(self, matrix: Matrix) -> Tensor:
+    def _momentum(self, matrix: Matrix) -> Tensor:
         gradient: Any = matrix.parameter.grad
         state, momentum = self.state[matrix.parameter], matrix.group["momentum"]
         if "momentum_buffer" not in state:
