@@ -50,6 +50,7 @@ SUITES = {
     "mesh, sequences": Suite(LESSON + "mesh.test_sequences", ("ringed", *BOTH), BOTH, (4,)),
     "mesh, experts": Suite(LESSON + "mesh.test_experts", ("mixed", *BOTH), BOTH, (4,)),
     "mesh, rounds": Suite(LESSON + "mesh.test_rounds", ("rounds", *BOTH), BOTH, (4,)),
+    "Muon": Suite("tests.support.muon", (), ("OPTIONS",)),
     "torch.compile": Suite("tests.fsdp.test_compile", (), ("FORMS",)),
 }
 

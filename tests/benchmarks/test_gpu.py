@@ -28,7 +28,7 @@ from benchmarks.harness import training
 from benchmarks.harness.bus_bandwidth import FACTORS
 from benchmarks.harness.record import Row
 from benchmarks.harness.sections import Clock, run
-from benchmarks.harness.setups import MIB, Setup, on_gpus
+from benchmarks.harness.setups import MIB, Scope, Setup, on_gpus
 from benchmarks.promises import WAYS, broken
 from minidist.planner import jobs
 
@@ -49,13 +49,13 @@ TRAINED = {
 # The command as a whole
 
 
-def recorded(folder: Path, name: str, *changed: tuple[Any, str, Any]) -> Row:
+def recorded(folder: Path, name: str, *changed: tuple[Any, str, Any], scope: Scope = SMALL) -> Row:
     """What the command writes when the CPU's ranks take the place of GPUs."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(benchmarks.harness.record, "RESULTS", folder)
         for owner, attribute, value in changed:
             patch.setattr(owner, attribute, value)
-        status = command.run_sections(SMALL, name)
+        status = command.run_sections(scope, name)
     found: Row = json.loads((folder / f"{name}.json").read_text())
     assert status == 0, found["rows"]
     return found
@@ -405,8 +405,10 @@ def test_it_runs_with_torch_and_numpy_alone_from_a_checkout(tmp_path: Path) -> N
 
 def test_a_trace_and_the_suites_of_the_tests_are_recorded(tmp_path: Path) -> None:
     small = training.Config(width=16, layers=2, batch=2)
-    few = {"local SGD": suites.SUITES["local SGD"]}
-    found = recorded(tmp_path, "gpu_suites", (trace, "CONFIG", small), (suites, "SUITES", few))
+    few = {"pipeline": suites.SUITES["pipeline"]}  # which sends by torch's isend
+    shared = replace(SMALL, setups=(TWO._replace(shared=True),))
+    changed = (trace, "CONFIG", small), (suites, "SUITES", few)
+    found = recorded(tmp_path, "gpu_suites", *changed, scope=shared)
     for row, way in zip(rows_of(found, "trace"), trace.WAYS, strict=True):
         ends = [end for phase in trace.PHASES for end in row["host_ms"][phase]]
         assert row["way"] == way
@@ -417,7 +419,7 @@ def test_a_trace_and_the_suites_of_the_tests_are_recorded(tmp_path: Path) -> Non
 
 
 def test_a_suite_s_wrong_cases_are_recorded_and_fail_the_section() -> None:
-    here = {"bad": (__name__.removeprefix("tests."), "FEW")}
+    here = {"bad": suites.Suite(__name__, ("FEW",), ("FEW",))}
     alone = replace(SMALL, setups=(Setup(1),))
     refused = pytest.raises(ExceptionGroup, match="1 wrong, such as one: off")
     with patch.object(suites, "SUITES", here), refused:

@@ -20,7 +20,7 @@ from minidist.parallel.fsdp.muon import orthogonalize
 from minidist.planner.jobs import matrices as matrices_of
 from tests.fsdp.test_hybrid import rows_of_two
 from tests.support.models import gpt, score, shard_blocks, tokens
-from tests.support.muon import SHAPES, compared, matrices
+from tests.support.muon import SHAPES, all_off, matrices
 from tests.support.refusals import says
 from tests.support.training import far, mine
 
@@ -28,7 +28,7 @@ from tests.support.training import far, mine
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 def test_the_steps_are_torchs_on_whole_matrices(ranks: int) -> None:
     """Of every shape and both dtypes, in one row of ranks and in two; frozen, without gradient."""
-    assert launch(compared, ranks) == [{}] * ranks
+    assert launch(all_off, ranks) == [{}] * ranks
 
 
 def hidden(model: nn.Module, inside: bool) -> list[nn.Parameter]:

@@ -1,6 +1,4 @@
-"""minidist.Muon on shards beside torch.optim.Muon on whole matrices; `python -m tests.support.muon`
-compares them on this machine's GPUs, or on its CPU.
-"""
+"""minidist.Muon on shards beside torch.optim.Muon on whole matrices, on the ranks' device."""
 
 import copy
 from typing import Any
@@ -71,10 +69,9 @@ def apart(dtype: torch.dtype, rows: int = 0, device: Any = "cpu", **options: Any
     return far(got, want, CLOSE[dtype])
 
 
-def compared(device: str = "cpu") -> dict[str, str]:
-    """What differs, by dtype, options and rows of ranks."""
-    here: Any = minidist.device() if device == "cuda" else device
-    ranks, found = dist.get_world_size(), {}
+def all_off() -> dict[str, str]:
+    """What differs, by options, dtype and rows of ranks."""
+    here, ranks, found = minidist.device(), dist.get_world_size(), {}
     for name, options in OPTIONS.items():
         for dtype in CLOSE:
             if dtype == torch.bfloat16 and not options.get("nesterov", True):
@@ -82,10 +79,3 @@ def compared(device: str = "cpu") -> dict[str, str]:
             for rows in (0, 2) if ranks % 2 == 0 else (0,):
                 found[f"{name}, {dtype}, {rows} rows"] = apart(dtype, rows, here, **options)
     return {name: said for name, said in found.items() if said}
-
-
-if __name__ == "__main__":
-    gpus = torch.cuda.device_count()
-    for ranks in range(1, (gpus or 4) + 1):
-        place = "cuda" if gpus else "cpu"
-        print(ranks, "ranks on", place, minidist.launch(compared, ranks, place, device=place)[0])
