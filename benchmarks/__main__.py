@@ -70,7 +70,7 @@ GPU_RECORDS = {
     "gpu_suites": [
         GPU_SECTIONS[0],
         Section("trace", trace.measure, 40),
-        Section("suites", suites.measure, 135),
+        Section("suites", suites.measure, 230),
     ],
 }
 
