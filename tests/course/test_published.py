@@ -6,8 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from matplotlib.patches import StepPatch
 
 from course import figures
+from course.chapters.gpus import traces
 from course.pages import published as module
 from course.pages.predicted import GPUS, links, one_rate, throughput
 from course.pages.published import curve, named, published
@@ -119,6 +121,20 @@ def test_the_trace_of_ddp_shows_each_bucket_where_it_was() -> None:
         assert named == (number != 4), "bucket 4 lies between the two windows"
     assert sum(elements for elements, *_ in record["buckets"]) == record["parameters"]
     assert sum(tensors for _, tensors, *_ in record["buckets"]) == record["parameter_tensors"]
+
+
+def test_the_trace_of_ddp_is_as_high_as_the_gpu_is_busy() -> None:
+    step = published("ddp_trace")["steps"][0]
+    axes = figures.ddp_trace(published("ddp_trace")).axes[0]
+    stairs = [each.get_data() for each in axes.patches if isinstance(each, StepPatch)]
+    areas = [((low - top) * np.diff(edges)).sum() for top, edges, low in stairs]
+    spent = {phase: sum(b - a for a, b in spans) for phase, spans in step["compute"].items()}
+    forward, backward, optimizer, copies = areas
+    full = traces.BAR  # of a lane
+    found = np.array([forward, backward + copies, optimizer]) / full
+    assert np.allclose(found, [*spent.values()])
+    assert sum(areas) / full < 0.22 * step["step_ms"], "it is not drawn as if it were busy"
+    assert 0 < copies < 0.1 * backward
 
 
 def resnet50() -> list[tuple[str, int]]:

@@ -1,8 +1,10 @@
 """Traces of steps on GPUs, lane by lane; each takes a record of `course.pages.published`."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
@@ -13,6 +15,7 @@ from minidist.plots.style import COLORS, GREY, LABEL, PHASE, TITLE
 
 WIDE = 3.6  # inches
 BAR = 0.76  # share of a lane's height
+BINS = 96  # of a panel's width, in each of which a busy share is counted
 DARK = "#444B54"
 
 Pair = tuple[float, float]  # start and end, in milliseconds
@@ -36,17 +39,38 @@ def draw_lanes(
     style.chart(axes, title=title, bare="y")
 
 
+def draw_busy(axes: Axes, parts: Sequence[Spans], window: Pair) -> None:
+    """Fill each part's lane as high as the share of time in which it runs, on those before it."""
+    edges, below = np.linspace(*window, BINS + 1), defaultdict[int, Any](lambda: np.zeros(BINS))
+    for lane, spans, color in parts:
+        until = sum(
+            np.clip(edges, start, end) - start for start, end in spans
+        )  # time run till then
+        above = below[lane] + np.diff(until) / np.diff(edges)
+        low = lane + (1 + BAR) / 2
+        bottom, top = (low - BAR * share for share in (below[lane], above))
+        axes.stairs(top, edges, baseline=bottom, fill=True, color=color)
+        below[lane] = above
+    for lane in below:
+        axes.axhspan(lane + (1 - BAR) / 2, lane + (1 + BAR) / 2, color=GREY, alpha=0.16, lw=0)
+
+
 def ddp_trace(record: Mapping[str, Any]) -> Figure:
     """The record `ddp_trace`: one step of ResNet-50 under DDP on two A100s, as rank 0 saw it.
 
     Panels are the whole step, the first three buckets, and the end of backward. The upper lane is
-    the compute stream, by phase; the lower one NCCL's: broadcasts of buffers, then the buckets.
+    the compute stream's busy share, by phase; the lower one NCCL's: broadcasts of buffers, then
+    the buckets. What begins after the last bucket has left are copies out of the buckets.
     """
     found = record["steps"][0]
     calls = named(found["nccl_columns"], found["nccl"])
     buckets = [call for call in calls if call["collective"] == "all_reduce"]
-    parts = [(0, spans, PHASE[phase]) for phase, spans in found["compute"].items()]
-    parts.append((1, [_span(call) for call in buckets], PHASE["bucket"]))
+    compute, left = dict(found["compute"]), buckets[-1]["launched_ms"]
+    copies = [span for span in compute["backward"] if span[0] > left]
+    compute["backward"] = [span for span in compute["backward"] if span[0] <= left]
+    colors = {phase: PHASE[phase] for phase in compute} | {"copy": COLORS[3]}
+    busy = [(0, spans, colors[phase]) for phase, spans in (compute | {"copy": copies}).items()]
+    parts = [(1, [_span(call) for call in buckets], PHASE["bucket"])]
     parts.append((1, [_span(call) for call in calls if call["collective"] == "broadcast"], DARK))
     begins, ends = found["compute"]["backward"][0][0], found["backward_end_ms"]
     windows = {
@@ -58,6 +82,7 @@ def ddp_trace(record: Mapping[str, Any]) -> Figure:
     whole = grid[0, 0]
     for axes, (title, window) in zip(grid[:, 0], windows.items(), strict=True):
         draw_lanes(axes, ["compute", "NCCL"], parts, window, title)
+        draw_busy(axes, busy, window)
         for index, call in enumerate(buckets, 1):
             start, end = _span(call)
             if window[0] <= start <= window[1]:
@@ -72,7 +97,6 @@ def ddp_trace(record: Mapping[str, Any]) -> Figure:
     axes.annotate("", (ends, 1.5), (done, 1.5), arrowprops={"arrowstyle": "<->", "color": DARK})
     _below(axes, (ends + done) / 2, f"ended {ends - done:.0f} ms\nbefore backward")
     axes.set_xlabel("milliseconds since the step began", fontsize=TITLE)
-    colors = {name: PHASE[name] for name in ("forward", "backward", "optimizer")}
     style.legend_below(figure, 3, colors | {"all-reduce": PHASE["bucket"], "broadcast": DARK})
     return figure
 
