@@ -20,8 +20,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader
 
-CONTEXT, SEED, LOG_EVERY, SAVE_EVERY, WORKERS, TIMEOUT = 64, 0, 10, 100, 2, timedelta(minutes=10)
-LR, WARM_UP = 1e-3, 5  # the rate rises over so many steps, then falls to a tenth at the last
+CONTEXT, SEED, LOG_EVERY, SAVE_EVERY, WORKERS, LR, WARM_UP = 64, 0, 10, 100, 2, 1e-3, 5
+TIMEOUT, SAVING = timedelta(minutes=10), timedelta(hours=1)  # more than compiling, than a save
 PRECISION = torch.bfloat16  # of the arithmetic; weights, gradients and moments are float32
 WINDOWS = torch.tensor([*"".join(sorted(topics.values())).encode()]).unfold(0, CONTEXT + 1, CONTEXT)
 COMPLETE = f"step-{'[0-9]' * 8}/.metadata"  # which is written when all the rest is
@@ -69,17 +69,27 @@ def own_group(worker):  # torchrun signals a rank's group, but loaders must outl
     os.setpgrp()
 
 
-def batches(step, batch):  # this rank's part of each, from `step` on
-    per_rank, per_epoch = batch // dist.get_world_size(), len(WINDOWS) // batch
+def batches(step, batch):  # this rank's part of each, from `step` on; the first is 1
+    rank, world, per_epoch = dist.get_rank(), dist.get_world_size(), len(WINDOWS) // batch
     how = {"num_workers": WORKERS, "pin_memory": torch.cuda.is_available()}
     while True:
-        epoch, done = divmod(step, per_epoch)
-        draw = torch.Generator().manual_seed(SEED + epoch)  # as a DistributedSampler's, whose lists
-        order = torch.randperm(len(WINDOWS), generator=draw)  # take 36 bytes per window, not 8
-        mine = order[dist.get_rank() :: dist.get_world_size()]
-        rest = map(int, mine[done * per_rank : per_epoch * per_rank])  # resumes in mid-epoch
-        yield from DataLoader(WINDOWS, per_rank, sampler=rest, worker_init_fn=own_group, **how)
+        epoch, done = divmod(step - 1, per_epoch)
+        draw = torch.Generator().manual_seed(SEED + epoch)  # 4 bytes per window, and at once 4 per
+        order = torch.randperm(len(WINDOWS), generator=draw, dtype=torch.int32)  # window of ours;
+        order = order[: per_epoch * batch].view(-1, batch)[:, rank::world].clone()  # a list has 36
+        rest = (order[row].tolist() for row in range(done, per_epoch))  # resumes in mid-epoch
+        yield from DataLoader(WINDOWS, batch_sampler=rest, worker_init_fn=own_group, **how)
         step += per_epoch - done
+
+
+def finish(saving, aside):  # waits for a save; what fails on one rank is raised on all
+    parts = {part.relative_path for part in saving.result().storage_data.values()}
+    if dist.get_rank() == 0:
+        if unseen := parts - {file.name for file in aside.iterdir()}:
+            raise FileNotFoundError(f"rank 0 sees no {unseen} in {aside}: do all hosts share it?")
+        aside.rename(aside.with_name(aside.name.replace("unfinished", "step")))
+        for old in sorted(aside.parent.glob(COMPLETE))[:-2]:
+            shutil.rmtree(old.parent)
 
 
 @record  # torchrun then shows which rank raised what
@@ -92,6 +102,7 @@ def main():
     if gpu:
         torch.cuda.set_device(device)
     dist.init_process_group(backend, device_id=device if gpu else None, timeout=TIMEOUT)
+    writers = dist.new_group(backend="gloo", timeout=SAVING)  # on which saves in the background
     rank, world = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(SEED)
     model = GPT(recompute=args.recompute).to(device)
@@ -107,9 +118,8 @@ def main():
         dcp.load(state, checkpoint_id=newest[0].parent)
         states.set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=moments)
         first = state["step"] + 1
-    logged, clock, stop = first - 1, time.perf_counter(), False
-    data = zip(range(first, args.steps + 1), batches(first - 1, args.batch), strict=False)
-    for step, ids in data:
+    logged, clock, stop, saving = first - 1, time.perf_counter(), False, None
+    for step, ids in zip(range(first, args.steps + 1), batches(first, args.batch), strict=False):
         torch.manual_seed(step * world + rank)  # after the loader, which draws too: for dropout
         total = torch.zeros(2, device=device)
         for part, few in enumerate(ids.to(device, non_blocking=True).chunk(args.accumulate), 1):
@@ -118,9 +128,9 @@ def main():
                 loss = model(few) / args.accumulate
             loss.backward()
             total[0] += loss.detach() / world
-        norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0, error_if_nonfinite=True)
         for group in optimizer.param_groups:
-            group["lr"] = LR * min(step / WARM_UP, 1 - 0.9 * step / args.steps)
+            group["lr"] = LR * min(step / WARM_UP, 1 - 0.9 * step / args.steps)  # up, then down
         optimizer.step()
         optimizer.zero_grad()
         if step % LOG_EVERY == 0:
@@ -132,18 +142,18 @@ def main():
             line = f"step {step}: loss {mean:.4f}, gradient norm {norm:.4f}, {speed:,.0f} tokens/s"
             if rank == 0:
                 print(f"{line}, {torch.cuda.max_memory_allocated() / 1e9:.2f} GB", flush=True)
-        if stop or step % SAVE_EVERY == 0 or step == args.steps:
-            if not norm.isfinite():
-                raise ValueError(f"step {step}: the gradient norm is {norm}, so nothing is saved")
+        due = stop or step % SAVE_EVERY == 0 or step == args.steps
+        if saving and (due or saving[0].done()):
+            saving = finish(*saving)
+        if due:
             weights, moments = states.get_state_dict(model, optimizer)
             aside = args.checkpoints / f"unfinished-{step:08}"
-            dcp.save({"model": weights, "optimizer": moments, "step": step}, checkpoint_id=aside)
-            if rank == 0:  # `save` has returned, so every rank has written
-                aside.rename(args.checkpoints / f"step-{step:08}")
-                for old in sorted(args.checkpoints.glob(COMPLETE))[:-2]:
-                    shutil.rmtree(old.parent)
+            state = {"model": weights, "optimizer": moments, "step": step}
+            saving = dcp.async_save(state, checkpoint_id=aside, process_group=writers), aside
         if stop:
             break
+    if saving:
+        finish(*saving)
     del model  # its reducer must not outlive the group, or Gloo can deadlock at exit
     dist.destroy_process_group()  # not after an exception: it would wait for the others
     return 143 if stop and step < args.steps else 0  # with 0 an operator would call the job done

@@ -5,6 +5,7 @@ import ast
 import importlib.util
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import psutil
 import pytest
 import torch
 import torch.distributed as dist
@@ -43,7 +45,12 @@ class Rotary(torch.nn.Embedding):
 
 
 def load(
-    name: str, *, rotary: bool = False, dropout: float = 0.0, rate: float = 1e-3
+    name: str,
+    *,
+    rotary: bool = False,
+    dropout: float = 0.0,
+    rate: float = 1e-3,
+    save_every: int = 100,
 ) -> ModuleType:
     """The script as a module: in float32, with little text, and a line for each step."""
     spec = importlib.util.spec_from_file_location(name, SCRIPTS / f"{name}.py")
@@ -51,7 +58,7 @@ def load(
     assert spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    module.LR = rate
+    module.LR, module.SAVE_EVERY = rate, save_every
     module.PRECISION, module.LOG_EVERY, module.WARM_UP = torch.float32, 1, 2
     module.WINDOWS, module.WORKERS = module.WINDOWS[:WINDOWS], 0
     gpt = partial(module.GPT, dropout=dropout)
@@ -163,13 +170,42 @@ def test_two_ranks_train_as_one_process_and_resume_as_if_never_stopped(tmp_path:
         torch.testing.assert_close(numbers(lines), oracle[1:], rtol=0, atol=2e-4)
 
 
-def test_weights_that_are_no_numbers_end_the_run_and_are_not_saved(tmp_path: Path) -> None:
+def test_gradients_that_are_no_numbers_end_the_run_before_they_step_or_are_saved(
+    tmp_path: Path,
+) -> None:
+    for name in ("ddp", "fsdp2"):  # the first step is infinite; its checkpoint must not be found
+        with pytest.raises(minidist.RankError, match=r"^ranks 0, 1 raised .* is non-finite"):
+            minidist.launch(runs, 2, call(name, tmp_path, rate=torch.inf, save_every=1))
+    assert not list(tmp_path.glob("step-*"))
+
+
+def on_a_disk_of_its_own(folder: Path, name: str) -> None:
+    """On a rank: a script whose folder for checkpoints is not that of the other."""
+    start(**call(name, folder / str(dist.get_rank())))
+
+
+def test_hosts_that_do_not_share_the_folder_are_told_so_at_the_first_save(tmp_path: Path) -> None:
     for name in ("ddp", "fsdp2"):
-        with pytest.raises(
-            minidist.RankError, match=r"^ranks 0, 1 raised ValueError: step 5: the g"
-        ):
-            minidist.launch(runs, 2, call(name, tmp_path, rate=torch.inf))
-    assert not list(tmp_path.iterdir())
+        says = r"rank 0 sees no {'__1_0.distcp'} in .*unfinished-00000005: do all hosts share it"
+        with pytest.raises(minidist.RankError, match=says):
+            minidist.launch(on_a_disk_of_its_own, 2, tmp_path / name, name)
+    assert not list(tmp_path.rglob("step-*"))
+
+
+def memory_of_an_order(name: str, windows: int) -> float:
+    """On a rank: how many bytes per window this process grows by, at most, for a first batch."""
+    module = load(name)
+    module.WINDOWS = torch.zeros(1, 65, dtype=torch.uint8).expand(windows, 65)
+    before = psutil.Process().memory_info().rss
+    assert len(next(module.batches(1, 8))) == 8 // dist.get_world_size()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return (peak * (1024 if sys.platform == "linux" else 1) - before) / windows
+
+
+def test_an_order_of_a_thousand_million_windows_fits_into_memory() -> None:
+    for name in ("ddp", "fsdp2"):
+        worst = max(minidist.launch(memory_of_an_order, 2, name, windows := 10_000_000))
+        assert worst < 8, f"{name}: {worst:.0f} bytes per window, of {windows:,}"
 
 
 def with_calls_counted(folder: Path, name: str, *flags: str) -> dict[str, Any]:
@@ -260,7 +296,7 @@ def test_both_are_short_and_show_the_same_model_and_import_torch_alone() -> None
     sources = [(SCRIPTS / f"{name}.py").read_text() for name in ("ddp", "fsdp2")]
     models = []
     for source in sources:
-        assert len(source.splitlines()) <= 160
+        assert len(source.splitlines()) <= 170
         tree = ast.parse(source)
         (model,) = (node for node in tree.body if isinstance(node, ast.ClassDef))
         assert (model.end_lineno or 0) - model.lineno < 20
