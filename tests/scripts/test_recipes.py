@@ -145,6 +145,8 @@ def test_torchrun_and_the_script_take_a_recipe_s_flags(monkeypatch: pytest.Monke
         assert environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] == "1", "a new store to restart"
         assert environment["NCCL_DEBUG"] == "INFO", "the log shows the network"
         assert environment["TORCH_FR_DUMP_TEMP_FILE"], "whoever hangs can be found"
+        assert torchrun.log_dir, name
+        assert torchrun.tee == "3", f"{name}: whose line it is"
         if name == "slurm.sh":
             assert "SIGUSR1" in environment["PET_SIGNALS_TO_HANDLE"].split(",")
 

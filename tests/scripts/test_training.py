@@ -5,7 +5,6 @@ import ast
 import importlib.util
 import os
 import re
-import resource
 import signal
 import subprocess
 import sys
@@ -16,7 +15,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import psutil
 import pytest
 import torch
 import torch.distributed as dist
@@ -168,44 +166,6 @@ def test_two_ranks_train_as_one_process_and_resume_as_if_never_stopped(tmp_path:
     )[0]
     for lines in resumed:
         torch.testing.assert_close(numbers(lines), oracle[1:], rtol=0, atol=2e-4)
-
-
-def test_gradients_that_are_no_numbers_end_the_run_before_they_step_or_are_saved(
-    tmp_path: Path,
-) -> None:
-    for name in ("ddp", "fsdp2"):  # the first step is infinite; its checkpoint must not be found
-        with pytest.raises(minidist.RankError, match=r"^ranks 0, 1 raised .* is non-finite"):
-            minidist.launch(runs, 2, call(name, tmp_path, rate=torch.inf, save_every=1))
-    assert not list(tmp_path.glob("step-*"))
-
-
-def on_a_disk_of_its_own(folder: Path, name: str) -> None:
-    """On a rank: a script whose folder for checkpoints is not that of the other."""
-    start(**call(name, folder / str(dist.get_rank())))
-
-
-def test_hosts_that_do_not_share_the_folder_are_told_so_at_the_first_save(tmp_path: Path) -> None:
-    for name in ("ddp", "fsdp2"):
-        says = r"rank 0 sees no {'__1_0.distcp'} in .*unfinished-00000005: do all hosts share it"
-        with pytest.raises(minidist.RankError, match=says):
-            minidist.launch(on_a_disk_of_its_own, 2, tmp_path / name, name)
-    assert not list(tmp_path.rglob("step-*"))
-
-
-def memory_of_an_order(name: str, windows: int) -> float:
-    """On a rank: how many bytes per window this process grows by, at most, for a first batch."""
-    module = load(name)
-    module.WINDOWS = torch.zeros(1, 65, dtype=torch.uint8).expand(windows, 65)
-    before = psutil.Process().memory_info().rss
-    assert len(next(module.batches(1, 8))) == 8 // dist.get_world_size()
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return (peak * (1024 if sys.platform == "linux" else 1) - before) / windows
-
-
-def test_an_order_of_a_thousand_million_windows_fits_into_memory() -> None:
-    for name in ("ddp", "fsdp2"):
-        worst = max(minidist.launch(memory_of_an_order, 2, name, windows := 10_000_000))
-        assert worst < 8, f"{name}: {worst:.0f} bytes per window, of {windows:,}"
 
 
 def with_calls_counted(folder: Path, name: str, *flags: str) -> dict[str, Any]:
