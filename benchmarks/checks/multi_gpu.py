@@ -22,7 +22,7 @@ from benchmarks.harness.record import Row, worst_of_ranks
 from benchmarks.harness.sections import Clock
 from benchmarks.harness.setups import MIB, Scope, Setup
 from minidist.diagnose import record
-from minidist.diagnose.verdict import read
+from minidist.diagnose.records import read
 
 HANG = 5.0  # seconds after which a ring that is still on its way hangs
 

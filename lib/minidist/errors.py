@@ -42,7 +42,10 @@ def check_flags(flags: Mapping[str, object]) -> None:
 
 
 def name_ranks(ranks: Sequence[int]) -> str:
-    """Ranks in words; of more than eight, those in a row by the first and the last of them."""
+    """Ranks in words; of more than eight, those in a row by the first and the last of them.
+
+    Of more than eight such rows the first ones and the last.
+    """
     runs: list[list[int]] = []
     for rank in ranks:
         if len(ranks) > 8 and runs and rank == runs[-1][-1] + 1:
@@ -50,6 +53,8 @@ def name_ranks(ranks: Sequence[int]) -> str:
         else:
             runs.append([rank])
     names = [f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs]
+    if len(names) > 8:
+        names = [*names[:3], "...", f"{names[-1]} ({len(ranks):,} in all)"]
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(names)}"
 
 

@@ -7,7 +7,7 @@ import torch
 
 from course import figures
 from course.chapters.feeding.figures import descend
-from minidist.diagnose.verdict import Rank, RecordedCall
+from minidist.diagnose.records import Rank, RecordedCall
 from minidist.parallel.sharding.layouts import Flat, RowLayout
 from tests.support.figures import boxes, lines, texts
 

@@ -2,6 +2,7 @@
 
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -21,9 +22,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 import minidist
 from minidist.diagnose import __main__ as command
-from minidist.diagnose import record, report, verdict
+from minidist.diagnose import record, report, table
 from minidist.diagnose.recorder import KEPT, LINE, STACK_SIGNAL, Recorder
-from minidist.diagnose.verdict import Rank, RecordedCall, read, sentence
+from minidist.diagnose.records import Rank, RecordedCall, read
+from minidist.diagnose.verdict import sentence
 from minidist.errors import CommunicationError
 from tests.support.cases import alike
 from tests.support.processes import wait_until
@@ -258,7 +260,7 @@ CASES = {
         rank(0, IN), rank(1, "all: barrier 4 entered"), rank(2, "all: reduce 4 entered"),
     ],
     # Rank 2 waits for rank 0, which waits for rank 1 in their own group.
-    "rank 1 has not come to broadcast #1: it is in place_of_1": [
+    "rank 1 has not come to broadcast #1 of 2 ranks: it is in place_of_1": [
         rank(0, DONE, "row: broadcast 1 entered"), rank(1, DONE), rank(2, DONE, IN),
     ],
     "at broadcast #1, rank 2 is with root 2, the others with root 0": [
@@ -284,7 +286,7 @@ CASES = {
         rank(2, DONE, "other: barrier 1 entered"),
     ],
     # Rank 0 has gone on in one group; rank 2 alone waits for nobody.
-    "rank 2 has not come to all_reduce #4: it is in place_of_2": [
+    "rank 2 has not come to all_reduce #4 of 3 ranks: it is in place_of_2": [
         rank(0, DONE, IN), rank(1, DONE, IN, "row: barrier 1 entered"), rank(2, DONE),
     ],
     "all ranks have come to all_reduce #4, and it is not done": [
@@ -315,6 +317,15 @@ CASES = {
     "rank 2 never came to all_reduce #4: it has returned, after": [
         rank(0, DONE, "all: all_reduce 4 failed", state="echoed", error="Broken"),
         rank(1, DONE, IN, state="ended"), rank(2, DONE, state="returned"),
+    ],
+    # Gloo ends the process that receives what another dtype sent; and a crash of its own.
+    "at all_reduce #4, rank 1 is with float64 (4,), the others with float32 (4,)": [
+        rank(0, IN + " float32 (4,)", state="crashed", error="Aborted"),
+        rank(1, IN + " float64 (4,)", state="echoed"), rank(2, IN + " float32 (4,)"),
+    ],
+    "rank 1 crashed (Segmentation fault) after all_reduce #3": [
+        rank(0, DONE, IN), rank(1, DONE, state="crashed", error="Segmentation fault"),
+        rank(2, DONE, "all: all_reduce 4 failed", state="echoed"),
     ],
     # The launcher killed all of them when they had hung for too long.
     "rank 1 never came to all_reduce #4: it is gone": [
@@ -358,25 +369,15 @@ def test_a_rank_is_blamed_only_if_it_stands_still(monkeypatch: pytest.MonkeyPatc
         ([[rank(0, DONE, DONE, IN, times=(0, 300, 600)), rank(1)]], "ranks 1, 2 have", 20.0),
     ):
         clock, left = [0.0], iter(looks)
-        monkeypatch.setattr(verdict, "read", lambda _, left=left, last=looks[-1]: next(left, last))
+        monkeypatch.setattr(table, "look", lambda _, left=left, last=looks[-1]: next(left, last))
         fake = SimpleNamespace(
             time=lambda: 10.0,
             monotonic=lambda clock=clock: clock[-1],
             sleep=lambda more, clock=clock: clock.append(clock[-1] + more),
         )
-        monkeypatch.setattr(verdict, "time", fake)
+        monkeypatch.setattr(table, "time", fake)
         assert report("folder").startswith(said)
         assert clock[-1] == pytest.approx(seconds, abs=0.21), said
-
-
-def test_of_many_ranks_the_one_that_has_not_come_is_named_and_the_others_share_a_column() -> None:
-    members = list(range(256))
-    calls = [RecordedCall("entered", 1, "barrier", "", "all", 0, 0.0, members)]
-    ranks = [Rank(r, 0, "running", "", 0.0, [] if r == 41 else calls, []) for r in members]
-    assert sentence(ranks).startswith("rank 41 has not come to barrier #1: it is alive before any")
-    heads, states = verdict._table(ranks)
-    assert heads.split("  ")[-2:] == ["ranks 0-40, 42-255", "rank 41"]
-    assert states.split() == ["barrier", "#1", "entered", "-"]
 
 
 # ---- the files ----
@@ -498,6 +499,26 @@ def test_what_an_earlier_run_and_a_launcher_s_end_leave_is_understood(tmp_path: 
     [found] = read(tmp_path)
     assert found.state == "ended"
     assert found.now.startswith("was in ended_by_torchrun at test_diagnose.py:")
+
+
+def crashes(folder: Path) -> None:
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with record(folder):
+        minidist.barrier()
+        if dist.get_rank():
+            load_data(folder / "never")
+        wait_until(lambda: "load_data" in read(folder)[1].place, 60)
+        os.abort()
+
+
+def test_a_crash_is_no_kill_and_a_stack_of_the_past_is_not_shown(tmp_path: Path) -> None:
+    with pytest.raises(minidist.RankError, match="rank 0 was killed by SIGABRT"):
+        minidist.launch(crashes, 2, tmp_path)
+    text = report(tmp_path)
+    assert text.startswith("rank 0 crashed (Aborted) in crashes at test_diagnose.py:"), text
+    assert "rank 1 is gone after minidist.barrier #1: it was killed" in text
+    assert "load_data" not in text, "where rank 1 stood before it was killed"
+    assert "\nrank 0:\n" in text
 
 
 @pytest.mark.usefixtures("alone")

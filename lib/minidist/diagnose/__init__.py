@@ -5,6 +5,6 @@ have died, `python -m minidist.diagnose flight` says what is wrong.
 """
 
 from minidist.diagnose.recorder import record
-from minidist.diagnose.verdict import report
+from minidist.diagnose.table import report
 
 __all__ = ["record", "report"]

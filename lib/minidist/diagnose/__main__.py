@@ -2,16 +2,21 @@
 
 import argparse
 
-from minidist.diagnose.verdict import report
+from minidist.diagnose.table import report
 
 
 def main() -> None:
     """Print the report. On several hosts, run it on each: it asks the ranks of its own host."""
     parser = argparse.ArgumentParser(prog="python -m minidist.diagnose", description=__doc__)
-    parser.add_argument("folder", help="where the ranks record: minidist.diagnose.record(FOLDER)")
+    parser.add_argument(
+        "places",
+        nargs="+",
+        help="where the ranks record: minidist.diagnose.record(FOLDER); or the dumps of PyTorch's "
+        "flight recorder, or their folder",
+    )
     args = parser.parse_args()
     try:
-        print(report(args.folder))
+        print(report(args.places))
     except (FileNotFoundError, ValueError) as error:
         parser.exit(1, f"{error}\n")
 

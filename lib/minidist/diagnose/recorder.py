@@ -56,7 +56,8 @@ def record(folder: str | os.PathLike[str]) -> Iterator[None]:
     """Record this rank's collectives in `folder` inside the `with` block, minidist's and torch's.
 
     All ranks use the same folder, on a disk that they share. On the signal SIGUSR2 the rank also
-    writes down its stack there, and once more on SIGTERM, by which torchrun ends ranks.
+    writes down its stack there, and once more on SIGTERM, by which torchrun ends ranks, and in a
+    crash.
 
     A call that is "queued" was handed to a backend that does not tell when it is done: to a GPU's
     stream, or Gloo's reduce_scatter.
@@ -79,6 +80,9 @@ def record(folder: str | os.PathLike[str]) -> Iterator[None]:
             ends = number == signal.SIGTERM
             faulthandler.register(number, file=file, all_threads=False, chain=ends)
             stack.callback(faulthandler.unregister, number)
+        if not faulthandler.is_enabled():  # else whoever has enabled it is told of a crash
+            faulthandler.enable(file)
+            stack.callback(faulthandler.disable)
         _current = recorder = Recorder(path / f"{rank}.calls", rank, ranks)
         stack.enter_context(_torch_too(recorder))
         try:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from matplotlib.figure import Figure
 
 from course.drawing.sketches import timeline
-from minidist.diagnose.verdict import Rank, RecordedCall
+from minidist.diagnose.records import Rank, RecordedCall
 from minidist.plots import style
 from minidist.plots.cells import Cell, cells, ending, lanes, of_ranks
 from minidist.plots.curves import Look, curves, of_steps

@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from course.interactive.page import Slider, choice, control
 from course.interactive.timeline import Bar, Lane, milliseconds, still
-from minidist.diagnose.verdict import Rank, RecordedCall, sentence
+from minidist.diagnose.records import Rank, RecordedCall
+from minidist.diagnose.verdict import sentence
 from minidist.schedule.algorithms import ring_all_reduce
 from minidist.schedule.lanes import Work, spans
 from minidist.schedule.schedule import Schedule

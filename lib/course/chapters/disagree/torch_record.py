@@ -45,14 +45,15 @@ def torch_record(folder: str | os.PathLike[str]) -> Iterator[None]:
 def dump() -> dict[str, Any]:
     """This rank's calls, and the groups that they were made in.
 
-    Gloo files the default group under no name, while its calls name it "0", and `torchfrtrace`
-    fails on a call in a group that it does not know.
+    Gloo leaves the groups' members out, and `torchfrtrace` fails on a call in a group that it does
+    not know.
     """
     found: dict[str, Any] = pickle.loads(c10d._dump_fr_trace())
-    ranks = str(list(range(dist.get_world_size())))
+    known: Any = dist.distributed_c10d._world.pg_map
+    groups = {group.group_name: str(dist.get_process_group_ranks(group)) for group in known}
     for call in found["entries"]:
         name, about = call["process_group"]
-        found["pg_config"].setdefault(name, {"name": name, "desc": about, "ranks": ranks})
+        found["pg_config"][name] = {"name": name, "desc": about, "ranks": groups[name]}
     return found
 
 

@@ -19,7 +19,8 @@ from torch import nn
 
 import minidist
 from minidist.diagnose import record, report
-from minidist.diagnose.verdict import Rank, read, sentence
+from minidist.diagnose.records import Rank, read
+from minidist.diagnose.verdict import sentence
 
 KITS = "minidist", "torch"
 DIFFS = (Path(__file__).parent / "repairs.diff").read_text()
