@@ -169,6 +169,37 @@ def test_groups_in_opposite_order_are_a_circle_and_calls_have_root_and_operation
     assert [call.number for call in calls] == [1, 1, 2, 3, 1, 1, 2, 3]
 
 
+def pipeline(folder: Path) -> None:
+    """Rank 1 sends nothing back to rank 0, whose replica, rank 2, waits for it."""
+    x, me = torch.ones(3), dist.get_rank()
+    replicas = dist.new_group([0, 2])
+    with record(folder):
+        if me == 0:
+            dist.send(x, 1)
+            dist.recv(x, 1, tag=7)
+            dist.send(x, 1)
+        if me == 1:
+            dist.recv(x, 0)
+            load_data(folder / "go")
+            dist.send(x, 0, tag=7)
+            dist.recv(x, 0)
+        if me != 1:
+            dist.all_reduce(x, group=replicas)
+
+
+def test_in_a_pipeline_a_rank_that_waits_for_a_message_is_not_blamed(tmp_path: Path) -> None:
+    def reached(ranks: list[Rank]) -> bool:
+        return "load_data" in ranks[1].place and [len(r.calls) for r in ranks] == [2, 1, 1]
+
+    text, _ = watched(pipeline, 3, tmp_path, reached)
+    said = r"rank 1 has not come to message 1→0 #1 of 2 ranks for \d+\.\d s: it is in load_data at "
+    assert re.match(said, text), text
+    assert [call.numbered for call in read(tmp_path)[1].calls] == [
+        "message 0→1 #1", "message 1→0 #1", "message 0→1 #2",
+    ]  # fmt: skip
+    assert sentence(read(tmp_path)).startswith("no rank waits"), "all have returned"
+
+
 SCRIPT = """
 import os, signal, sys
 import torch

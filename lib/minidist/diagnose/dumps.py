@@ -6,7 +6,7 @@ TORCH_FR_DUMP_TEMP_FILE says and ends in the rank. It is a pickle of plain value
 [Note: what a dump tells] The calls of all groups with their tensors and Python frames, but no roots
 or operations, and not where a rank stands now. Gloo's do not tell who is in a group. Calls that
 NCCL coalesces share a number, and only the last entry, "coalesced", has their state. Messages
-between two ranks are left out, as in minidist's own record.
+between two ranks are left out: what is coalesced, as in a pipeline, has no state of its own.
 """
 
 import json

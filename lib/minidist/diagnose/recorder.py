@@ -12,7 +12,8 @@ minidist's, and it dies with its process.
 
 [Note: program order] Calls are numbered in the order in which the program makes them, for each
 group: an asynchronous one when it is called, not when its turn comes in another thread. So the
-same program has the same numbers on every rank.
+same program has the same numbers on every rank. A send and its recv are one call, a
+message, in a group of its two ends.
 """
 
 import faulthandler
@@ -42,11 +43,12 @@ from minidist.launch.outcome import only_echoes
 STATE, LINE, KEPT = 8, 1024, 64  # bytes of a state and of a line; calls in the ring
 STACK_SIGNAL = signal.SIGUSR2  # on it a rank writes down where it stands
 BACKEND_SELECT: Any = torch._C.DispatchKey.BackendSelect
-OPERATORS = (  # all in c10d that return a Work, but for send and recv
+OPERATORS = (  # all in c10d that return a Work, but for recv_any_source_
     "allreduce_ allreduce_coalesced_ broadcast_ reduce_ allgather_ _allgather_base_ gather_ "
     "allgather_coalesced_ allgather_into_tensor_coalesced_ reduce_scatter_ _reduce_scatter_base_ "
-    "reduce_scatter_tensor_coalesced_ scatter_ alltoall_ alltoall_base_ barrier"
+    "reduce_scatter_tensor_coalesced_ scatter_ alltoall_ alltoall_base_ barrier send recv_"
 )
+MESSAGE = "message {}→{}"
 Leave = Callable[[str], None]  # tells in what state this rank has left a call
 SPELLING = [("allr", "all_r"), ("allg", "all_g"), ("allto", "all_to_"), ("_base", "_single")]
 
@@ -60,7 +62,7 @@ def record(folder: str | os.PathLike[str]) -> Iterator[None]:
     crash.
 
     A call that is "queued" was handed to a backend that does not tell when it is done: to a GPU's
-    stream, or Gloo's reduce_scatter.
+    stream, or Gloo's reduce_scatter and messages.
     """
     global _current
     if _current is not None:
@@ -119,23 +121,31 @@ class Recorder:
         self._write(0, state, who)
 
     def enter(
-        self, name: str, group: ProcessGroup, tensors: Sequence[torch.Tensor], how: str
+        self,
+        name: str,
+        group: ProcessGroup,
+        tensors: Sequence[torch.Tensor],
+        how: str,
+        ends: Sequence[int] = (),
     ) -> Leave:
-        """Note a call, and `how`: with which operation and root. Return how to note its end."""
+        """Note a call, and `how`: with which operation and root. Return how to note its end.
+
+        A message has two `ends`, and is numbered among those that are alike.
+        """
         about = "".join(f"{t.dtype} {tuple(t.shape)}"[6:] for t in tensors[-1:])  # no "torch."
         # On a GPU it is done later than called; NCCL's barrier runs there too, without a tensor.
         barrier = name == "barrier" and "nccl" in str(dist.get_backend_config(group))
         on_gpu = barrier or any(tensor.is_cuda for tensor in tensors)
         line: dict[str, Any] = {"name": name, "tensor": about, "how": how, "time": time.time()}
-        line |= {"group": group.group_name}
+        key = f"{group.group_name} {name} {how}" if ends else group.group_name
         with self._lock:
-            if group.group_name not in self._numbers:
-                members = json.dumps([group.group_name, dist.get_process_group_ranks(group)])
+            if key not in self._numbers:
+                members = json.dumps([key, ends or dist.get_process_group_ranks(group)])
                 with self._groups.open("a") as file:
                     file.write(members + "\n")
-            self._numbers[group.group_name] += 1
+            self._numbers[key] += 1
             self._calls = call = self._calls + 1
-            line |= {"number": self._numbers[group.group_name], "order": call}
+            line |= {"group": key, "number": self._numbers[key], "order": call}
             self._write(1 + call % KEPT, "entered", line)
 
         def leave(state: str) -> None:
@@ -143,6 +153,15 @@ class Recorder:
                 self._state(1 + call % KEPT, "queued" if on_gpu and state == "left" else state)
 
         return leave
+
+    def message(
+        self, name: str, group: ProcessGroup, tensors: Sequence[torch.Tensor], peer: int, tag: int
+    ) -> Leave:
+        """Note a send or recv, which is one call of two ranks: a message from one to the other."""
+        ends = [self.rank, dist.get_global_rank(group, peer)]
+        if name == "recv":
+            ends.reverse()
+        return self.enter(MESSAGE.format(*ends), group, tensors, f"tag {tag}" * (tag != 0), ends)
 
     def _write(self, place: int, state: str, line: dict[str, Any]) -> None:
         self._state(place, "")
@@ -217,8 +236,11 @@ def _torch_too(recorder: Recorder) -> Iterator[None]:
                 return operator.redispatch(keys & below, *args)
             group = next(ProcessGroup.unbox(a) for a in args if isinstance(a, torch.ScriptObject))
             tensors = [each for each in tree_leaves(args[:2]) if isinstance(each, torch.Tensor)]
-            how = _how(dict(zip(arguments, args, strict=False)), group)
-            leave = recorder.enter(name, group, [] if name == "barrier" else tensors, how)
+            if name in ("send", "recv"):
+                leave = recorder.message(name, group, tensors, peer=args[2], tag=args[3])
+            else:
+                how = _how(dict(zip(arguments, args, strict=False)), group)
+                leave = recorder.enter(name, group, [] if name == "barrier" else tensors, how)
             result = operator.redispatch(keys & below, *args)
             boxed = result[-1] if isinstance(result, tuple) else result
             try:
@@ -227,7 +249,7 @@ def _torch_too(recorder: Recorder) -> Iterator[None]:
                     leave("queued")
                 else:
                     work.get_future().add_done_callback(partial(_done, leave))
-            except (TypeError, RuntimeError):  # Gloo's reduce_scatter has none
+            except (TypeError, RuntimeError):  # Gloo's reduce_scatter and messages have none
                 leave("queued")
             return result
 
