@@ -23,6 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 import minidist
 from minidist.diagnose import __main__ as command
 from minidist.diagnose import record, report, table
+from minidist.diagnose import recorder as recorder_module
 from minidist.diagnose.recorder import KEPT, LINE, STACK_SIGNAL, Recorder
 from minidist.diagnose.records import Rank, RecordedCall, read
 from minidist.diagnose.verdict import sentence
@@ -460,7 +461,7 @@ def enter(
 
         def call(name: str = "barrier", *tensors: Any, ranks: int = 2) -> Any:
             group: Any = SimpleNamespace(group_name=f"of {ranks}", ranks=ranks)
-            return recorder.enter(name, group, tensors, "")
+            return recorder.enter(name, group, tensors, "", [0] * (name == "tagged"))
 
         yield recorder, call
 
@@ -504,6 +505,26 @@ def test_many_members_a_long_error_and_a_gpu_s_tensor_are_noted(
     assert found.calls[0].tensor == "int8 (2,)"
     assert [len(call.members) for call in found.calls] == [2, 2, 3000]
     assert (found.state, len(found.error)) == ("raised", 100)
+
+
+def test_a_new_tag_for_each_message_does_not_fill_the_disk(
+    tmp_path: Path, enter: tuple[Recorder, Callable[..., Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder_module, "TAGS", 3)
+    for ranks in range(1, 9):
+        enter[1]("tagged", ranks=ranks)("left")
+    enter[1](ranks=9)("left")
+    assert [call.name for call in read(tmp_path)[0].calls] == ["tagged"] * 4 + ["barrier"]
+
+
+def test_a_rank_of_another_host_is_named_with_the_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as there:
+        there.setattr("socket.gethostname", lambda: "node-7")
+        Recorder(tmp_path / "0.calls", 0, 1)
+    [found] = read(tmp_path)
+    assert found.now == "is on host node-7, before any collective: diagnose it there for its stack"
 
 
 def ended_by_torchrun(folder: Path) -> None:

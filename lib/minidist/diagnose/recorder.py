@@ -48,7 +48,7 @@ OPERATORS = (  # all in c10d that return a Work, but for recv_any_source_
     "allgather_coalesced_ allgather_into_tensor_coalesced_ reduce_scatter_ _reduce_scatter_base_ "
     "reduce_scatter_tensor_coalesced_ scatter_ alltoall_ alltoall_base_ barrier send recv_"
 )
-MESSAGE = "message {}→{}"
+MESSAGE, TAGS = "message {}→{}", 10_000  # a message's name; of how many tags they are recorded
 Leave = Callable[[str], None]  # tells in what state this rank has left a call
 SPELLING = [("allr", "all_r"), ("allg", "all_g"), ("allto", "all_to_"), ("_base", "_single")]
 
@@ -140,6 +140,8 @@ class Recorder:
         key = f"{group.group_name} {name} {how}" if ends else group.group_name
         with self._lock:
             if key not in self._numbers:
+                if ends and len(self._numbers) > TAGS:  # one for each message, it may be
+                    return lambda state: None
                 members = json.dumps([key, ends or dist.get_process_group_ranks(group)])
                 with self._groups.open("a") as file:
                     file.write(members + "\n")

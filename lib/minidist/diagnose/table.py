@@ -14,8 +14,6 @@ from minidist.launch.report import where
 
 LONGEST, COLUMNS = 8, 8  # calls in the table; ranks that have a column each
 KINDS, LINES = 12, 20  # the most lines of the table for many ranks, and of all stacks
-
-
 Place = str | os.PathLike[str]
 
 
@@ -35,7 +33,7 @@ def report(folder: Place | Sequence[Place], patience: float | None = None) -> st
     apart = [sorted(b.time - a.time for a, b in pairwise(each.calls)) for each in ranks]
     usual = max((times[-2] for times in apart if len(times) > 1), default=0.0)
     wait = min(max(1.0, 2 * usual), 20.0) if patience is None else patience
-    deadline = time.monotonic() + wait
+    deadline = time.monotonic() + wait * (ranks[0].state != "dumped")  # which does not change
     while verdict.still and time.monotonic() < deadline:
         time.sleep(0.2)
         ranks = look(places)
