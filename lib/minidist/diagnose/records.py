@@ -112,6 +112,8 @@ class Rank:
         if not self.stack:
             return ""
         file, line, name, _ = own_calls(self.stack)[-1]
+        if "ipykernel_" in file:  # a notebook's cell, whose file's name is a number
+            return f"in {name} at a cell's line {line}"
         return f"in {name} at {os.path.basename(file)}:{line}"
 
 
