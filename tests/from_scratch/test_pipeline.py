@@ -4,6 +4,7 @@ import random
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -173,6 +174,28 @@ def test_no_rank_holds_more_than_its_order_says() -> None:
     for order in (gpipe(4, 8), one_f_one_b(4, 8), interleaved(4, 8, 2)):
         assert launch(held, 4, order) == most_held(order)
     assert most_held(one_f_one_b(4, 8)) == [4, 3, 2, 1]
+
+
+def told() -> tuple[list[int], str]:
+    """How often a rank is told that a stage fits, in two steps; and of a batch that does not."""
+    pipeline, works, calls = Pipeline(network(), 4, border(4)), sequence(interleaved(2, 4, 2)), []
+    for _ in range(2):
+        with patch("torch.distributed.broadcast", wraps=dist.broadcast) as broadcast:
+            pipeline.step(works, *batch(), mse_loss)
+        calls.append(broadcast.call_count)
+    alone = Pipeline(network(), 2, border(1), [*map(dist.new_group, ([0], [1]))][dist.get_rank()])
+    alone.step(sequence(interleaved(1, 1, 2)), *batch(), mse_loss)
+    try:
+        alone.step(sequence(interleaved(1, 2, 2)), *batch(), mse_loss)
+    except ValueError as error:
+        return calls, str(error)
+    return calls, "nothing"
+
+
+def test_borders_are_told_once_and_checked_each_time() -> None:
+    for calls, later in launch(told, 2):
+        assert calls == [3, 0]
+        assert "returns [12, 5] of torch.float32, no border" in later
 
 
 # ---- beside torch's own ----

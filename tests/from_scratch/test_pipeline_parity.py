@@ -34,7 +34,7 @@ class Turned(Layer):
     """Its output is a transposed view."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x).T.clone().T
+        return super().forward(x).T.contiguous().T
 
 
 class Detached(Layer):
@@ -82,6 +82,7 @@ MODELS: dict[str, Make] = {
         nn.Identity, **{f"_{n}": Layer(WIDE, WIDE) for n in (0, 5, 8, 10, 23)}
     ),
     "transposed": lambda: layers(Turned),
+    "narrow under autocast": lambda: layers(nn.Linear),
     "layer norms": lambda: layers(_2=nn.LayerNorm(WIDE), _11=nn.LayerNorm(WIDE)),
     "a stage of its own shape": lambda: layers(
         _1=nn.Sequential(nn.Linear(WIDE, 7), nn.Tanh(), nn.Linear(7, WIDE))
@@ -181,6 +182,7 @@ FEW: list[tuple[Any, ...]] = [
     ("layers", "GPipe", "classes", DOUBLE, DOUBLE, False),
     ("layers", "interleaved", "numbers", HALF, HALF, False),
     ("layers", "interleaved", "classes", FLOAT, FLOAT, True),
+    ("narrow under autocast", "interleaved", "classes", FLOAT, FLOAT, True),
     ("layers", "1F1B", "ignored", FLOAT, FLOAT, True),
 ]
 

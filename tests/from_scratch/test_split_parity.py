@@ -115,17 +115,28 @@ def weights(case: Block) -> list[nn.Parameter]:
     return [full[0], full[0], *full[2:]] if case.tied else full
 
 
+def by_heads(*qkv: Tensor) -> Tensor:
+    """Causal attention, a head at a time."""
+    heads = zip(*(each.transpose(0, -2).split(HEAD, -1) for each in qkv), strict=True)
+    out = [scaled_dot_product_attention(*each, is_causal=True) for each in heads]
+    return torch.cat(out, -1).transpose(0, -2)
+
+
 def unsplit(case: Block, full: Sequence[Tensor], x: Tensor) -> Any:
     *columns, rows = full
-    hidden = [linear(x, each) for each in columns]
-    return linear((case.inner or partial(attend, HEAD))(*hidden), rows)
+    return linear((case.inner or by_heads)(*[linear(x, each) for each in columns]), rows)
+
+
+def turned(x: Tensor) -> Tensor:
+    """The same numbers, as a transposed view."""
+    return x.transpose(0, 1).contiguous().transpose(0, 1)
 
 
 def stack(case: Block, block: Forward, norm: nn.Module, x: Tensor) -> Any:
     """Normed and residual, under autocast or in a checkpoint if the case says so."""
     with torch.autocast("cpu", HALF, enabled=case.auto):
         for _ in range(1 + case.twice):
-            given = norm(x)
+            given = turned(norm(x)) if case.turned else norm(x)
             inner = checkpoint(block, given, use_reentrant=False) if case.again else block(given)
             x = x + inner
     return x
@@ -159,7 +170,7 @@ def block_off(case: Block, sequence: bool) -> str:
         every, direction = drawn(step, 2, case.tokens, *case.lead, case.wide).to(case.dtype)
         direction = direction / TOKENS
         if case.turned:
-            every = every.transpose(0, 1).clone().transpose(0, 1)
+            every, direction = turned(every), turned(direction)
         own, x = part(every).detach().clone(memory_format=torch.preserve_format), every
         for each in (own, x):
             each.requires_grad_(case.needs)
@@ -179,6 +190,8 @@ def block_off(case: Block, sequence: bool) -> str:
         ]
         for number, (mine, whole, dim) in enumerate(cut):
             share = partial(torch.chunk, chunks=ranks, dim=dim)
+            memory = mine.untyped_storage().nbytes()
+            pairs.append((f"bytes of weight {number}", *torch.tensor([memory, mine.nbytes])))
             pairs.append((f"weight {number}", mine, share(whole)[rank]))
             gradient = None if whole.grad is None else share(whole.grad)[rank]
             pairs.append((f"gradient {number}", mine.grad, gradient))
@@ -199,7 +212,7 @@ class Tokens(NamedTuple):
         needs: which of them need a gradient.
         each: tokens in a piece.
         one: whether one tensor is all three.
-        turned: whether they are views whose tokens come first in memory.
+        turned: whether they are transposed views.
         summed: whether the loss is a sum, whose gradient is one number, expanded.
     """
 
@@ -256,11 +269,9 @@ def sequence_off(case: Tokens, zigzag: bool) -> str:
     *qkv, direction = drawn(0, *shape).to(case.dtype)
     qkv[0] *= case.scale
     for name, each in zip("qkv", qkv, strict=True):
-        if case.turned:
-            each = each.transpose(0, -2).clone().transpose(0, -2)
         for inputs, given in ((own, part(each)), (full, each)):
-            given = given.detach().clone(memory_format=torch.preserve_format)
-            inputs.append(given.requires_grad_(name in case.needs))
+            given = given.mT.contiguous().mT if case.turned else given.clone()
+            inputs.append(given.detach().requires_grad_(name in case.needs))
     if case.one:
         own, full = own[:1] * 3, full[:1] * 3
     pairs = list[tuple[str, Any, Any]]()
