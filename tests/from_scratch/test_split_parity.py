@@ -143,7 +143,7 @@ def stack(case: Block, block: Forward, norm: nn.Module, x: Tensor) -> Any:
 
 
 def block_off(case: Block, sequence: bool) -> str:
-    """What is not as in one process, on this rank."""
+    """What is not as in one process, on this rank, which goes on: others may wait for it."""
     comm, full = Ours(check=False), weights(case)
     rank, ranks = comm.rank, comm.ranks
     *columns, rows = weights(case)
@@ -156,7 +156,7 @@ def block_off(case: Block, sequence: bool) -> str:
         SGD([*block.parameters(), *norms[0].parameters()], RATE, 0.9),
         SGD([*{id(each): each for each in full}.values(), *norms[1].parameters()], RATE, 0.9),
     )
-    tolerance = 1e-9 if case.dtype == DOUBLE else 5e-2
+    first, tolerance = "", 1e-9 if case.dtype == DOUBLE else 5e-2
 
     def part(each: Tensor) -> Tensor:
         return each.chunk(ranks)[rank] if sequence and len(each) else each
@@ -197,9 +197,8 @@ def block_off(case: Block, sequence: bool) -> str:
             pairs.append((f"gradient {number}", mine.grad, gradient))
         both = [each.parameters() for each in norms]
         pairs += [("norm", *each) for each in zip(*both, strict=True)]
-        if text := wrong(pairs, tolerance):
-            return f"{text}, in step {step}"
-    return ""
+        first = first or ((text := wrong(pairs, tolerance)) and f"{text}, in step {step}")
+    return first
 
 
 # ---- context parallelism ----

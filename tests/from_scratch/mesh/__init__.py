@@ -46,7 +46,8 @@ class Grid(NamedTuple):
 
 
 def grid(shape: tuple[int, int]) -> Grid:
-    mesh = init_device_mesh("cpu", shape, mesh_dim_names=("data", "inner"))
+    """Ranks of a replica are not neighbors: 0 and 2, 1 and 3."""
+    mesh = init_device_mesh("cpu", shape[::-1], mesh_dim_names=("inner", "data"))
     data, inner = (Ours(mesh.get_group(name), check=False) for name in ("data", "inner"))
     return Grid(data.rank, data.ranks, inner.rank, inner.ranks, data, inner)
 
