@@ -14,6 +14,6 @@ benchmarks               the harness, and records that the book quotes
 wrong                    ledgers of wrong answers, a line each: what is changed in the right one
 support                  helpers of several folders: models, training, refusals, tables of cases,
                          figures, pages, runs of the capstone, comms that spoil, the rules of `nccl`
-mutants                  60 single-line faults of lesson and nuclei, planted one by one, at night or
+mutants                  89 single-line faults of lesson and nuclei, planted one by one, at night or
                          by hand: which test notices? No test itself
 """
