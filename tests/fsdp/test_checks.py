@@ -174,3 +174,18 @@ def test_shards_are_not_moved_or_replaced_and_have_values() -> None:
             assert each.startswith(
                 f"RuntimeError: rank {rank}: the outermost unit (Linear): {want}"
             )
+
+
+def test_a_hook_that_would_never_be_called_is_refused() -> None:
+    def run() -> list[str]:
+        before, after = pair(), pair()
+        before[0].weight.register_hook(lambda gradient: gradient / 2)
+        found = [says(lambda: fully_shard(before), ValueError)]
+        fully_shard(after)
+        found.append(says(lambda: after[1].bias.register_hook(lambda gradient: None)))
+        return found
+
+    for rank, (lost, unheard) in enumerate(launch(run, 2)):
+        assert "module: its '0.weight' has a hook, which its shard would not have" in lost
+        assert f"rank {rank}: parameter '1.bias' of " in unheard
+        assert "register_hook would never call it" in unheard

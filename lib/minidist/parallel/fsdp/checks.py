@@ -146,6 +146,11 @@ def _facts_of(modules: Sequence[nn.Module], comm: Comm) -> dict[str, object]:
                 f"module: its '{name}' is sharded already, as {parameter.title()}; wrap the inner "
                 "modules before the outer ones"
             )
+        if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
+            raise ValueError(
+                f"module: its '{name}' has a hook, which its shard would not have; register one "
+                "with register_post_accumulate_grad_hook after fully_shard"
+            )
     check_tensors("module", {each.name: each.parameter for each in own}, comm.group, meta=True)
     for name, part in own_modules(modules):
         if isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.sparse:

@@ -91,6 +91,13 @@ class Shard(Sharded, Parameter):
     owner: str  # whose part: "rank 0 of 2"
     comms: Sequence[Comm]  # between the ranks that have the other parts; then, if any, replicas'
 
+    def register_hook(self, hook: object) -> NoReturn:
+        """Refuse: no backward of this rank computes its gradient."""
+        raise RuntimeError(
+            f"rank {dist.get_rank()}: {self.title()}: register_hook would never call it, for its "
+            "gradient is reduced from all ranks'; use register_post_accumulate_grad_hook"
+        )
+
     @classmethod
     @eager
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
