@@ -19,7 +19,7 @@ from minidist.comm.ours import Ours
 from minidist.errors import MismatchError
 from minidist.parallel.autograd.backward import on_entry, tensors
 from minidist.parallel.checks import check_module, check_tensors, is_elementwise, is_plain
-from minidist.parallel.fsdp.param_group import own_modules, own_parameters
+from minidist.parallel.fsdp.param_group import ParamInfo, own_modules, own_parameters
 from minidist.parallel.fsdp.shard import Replaced, Shard, ShardValues, no_torch_function
 from minidist.parallel.fsdp.unit import Unit
 from minidist.parallel.holders import LABEL
@@ -123,18 +123,7 @@ def agree_in_all(
         raise failure
 
 
-def _facts_of(modules: Sequence[nn.Module], comm: Comm) -> dict[str, object]:
-    if not modules:
-        raise ValueError("module: expected a torch.nn.Module or a list of some, got an empty list")
-    for module in modules:
-        check_module(module, may_hold_units=True)
-        kind = type(module)
-        if kind.forward is nn.Module.forward and "forward" not in vars(module):
-            raise ValueError(
-                f"module: a {kind.__name__} has no forward, before which its parameters could be "
-                "gathered; wrap its members"
-            )
-    own = own_parameters(modules)
+def _check_own(own: Sequence[ParamInfo]) -> None:
     for name, parameter, _ in own:
         if isinstance(parameter, Replaced):
             raise ValueError(
@@ -151,6 +140,21 @@ def _facts_of(modules: Sequence[nn.Module], comm: Comm) -> dict[str, object]:
                 f"module: its '{name}' has a hook, which its shard would not have; register one "
                 "with register_post_accumulate_grad_hook after fully_shard"
             )
+
+
+def _facts_of(modules: Sequence[nn.Module], comm: Comm) -> dict[str, object]:
+    if not modules:
+        raise ValueError("module: expected a torch.nn.Module or a list of some, got an empty list")
+    for module in modules:
+        check_module(module, may_hold_units=True)
+        kind = type(module)
+        if kind.forward is nn.Module.forward and "forward" not in vars(module):
+            raise ValueError(
+                f"module: a {kind.__name__} has no forward, before which its parameters could be "
+                "gathered; wrap its members"
+            )
+    own = own_parameters(modules)
+    _check_own(own)
     check_tensors("module", {each.name: each.parameter for each in own}, comm.group, meta=True)
     for name, part in own_modules(modules):
         if isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.sparse:
