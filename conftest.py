@@ -17,6 +17,18 @@ import torch
 from course.pages.claims import load, unproven
 
 CLAIMS = Path(__file__).parent / "book" / "claims.yml"
+# Each rank imports the module of the test's function: what most of them need, and what takes long,
+# the fork server loads once.
+IMPORTED = [
+    "pytest",
+    "IPython.display",
+    "nbformat",
+    "torch.distributed.checkpoint.format_utils",
+    "torch.distributed.fsdp",
+    "torch.distributed.optim",
+    "course.project.report",
+    *(f"course.chapters.{name}.exercises" for name in ("ddp", "feeding", "fsdp", "inside", "zero")),
+]
 
 passed: set[str] = set()
 
@@ -37,10 +49,8 @@ def pytest_configure() -> None:
 def pytest_collection_finish() -> None:
     gc.freeze()
     gc.enable()
-    # Each rank imports the module of the test's function: what most of them need, the fork server
-    # loads once.
     if process := sys.modules.get("minidist.launch.process"):
-        process.PRELOAD[:0] = ["pytest", "torch.distributed.optim", "course.project.costs"]
+        process.PRELOAD[:0] = IMPORTED
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
