@@ -1,6 +1,8 @@
 """What this book needs beyond Sphinx: MathJax, a readable API, and links of its own."""
 
 import gc
+import os
+import sys
 from importlib.resources import as_file, files
 
 from docutils.nodes import Element
@@ -61,11 +63,18 @@ def find_elsewhere(
     return python.resolve_xref(env, node["refdoc"], app.builder, "obj", found.pop(), node, content)
 
 
+def write_on_all_cores(app: Sphinx, env: BuildEnvironment) -> None:
+    """Write pages in forked processes; to read them side by side, not all extensions can."""
+    if sys.platform == "linux":
+        app.parallel = 1 + len(os.sched_getaffinity(0))  # ours only hands them out
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     gc.disable()  # a build keeps nearly all that it makes: a quarter of its time went here
     app.connect("builder-inited", copy_mathjax)
     app.connect("autodoc-skip-member", skip_field)
     app.connect("missing-reference", find_elsewhere)
+    app.connect("env-check-consistency", write_on_all_cores)
     parts = (labs, lab_figures, figures_list, claims, drawn, evidence, first_uses, run_it, tables)
     for part in (*parts, online, python, search_texts, downloads, light, stacks):
         part.setup(app)

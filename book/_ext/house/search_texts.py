@@ -21,15 +21,12 @@ texts: dict[str, list[str]] = {}
 messages: dict[str, str] = {}  # anchor → message
 
 
-def read(
-    app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: nodes.document | None
-) -> None:
+def read(app: Sphinx, doctree: nodes.document, page: str) -> None:
     """Keep a page's paragraphs."""
-    if doctree is not None:
-        pieces = (each for kind in PIECES for each in doctree.findall(kind))
-        found = (without_tex(each.astext()) for each in pieces)
-        texts[page] = [" ".join(each.split()) for each in found if len(each) > 1]
-    if doctree is not None and page == MESSAGES:
+    pieces = (each for kind in PIECES for each in doctree.findall(kind))
+    found = (without_tex(each.astext()) for each in pieces)
+    texts[page] = [" ".join(each.split()) for each in found if len(each) > 1]
+    if page == MESSAGES:
         for section in doctree.findall(nodes.section):
             if isinstance(section[0][0], nodes.literal):
                 messages[section["ids"][0]] = section[0].astext()
@@ -55,5 +52,5 @@ def script(named: tuple[str, Any]) -> str:
 
 
 def setup(app: Sphinx) -> None:
-    app.connect("html-page-context", read)
+    app.connect("doctree-resolved", read)
     app.connect("build-finished", write)
