@@ -1,4 +1,7 @@
-"""Every page of the rendered book, opened from file:// as a reader would."""
+"""Every page of the rendered book, opened from file:// as a reader would.
+
+Half of them here, the others in `test_browsed_others.py`: two processes share what takes longest.
+"""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -73,7 +76,9 @@ HIDDEN_REST = """async () => {
 }"""
 # Contrast takes axe longer than all else together. But an element's colours follow from its tag,
 # classes and style and those round it (and a row's from its being odd): two of a kind are enough,
-# in the whole book. (Of a single character axe cannot tell: so these are kinds of their own.)
+# of all pages. (Of a single character axe cannot tell: so these are kinds of their own.) The others
+# go, unless there are some of the two in them. Whether a link stands out in its text is asked there
+# too: it is a question of colours.
 FEW_OF_A_KIND = """(known) => {
   const odd = (row) => [...row.parentElement.children].indexOf(row) % 2;
   const own = (element) => [element.tagName, element.className, element.getAttribute("style"),
@@ -86,20 +91,24 @@ FEW_OF_A_KIND = """(known) => {
   const texts = (element) => [...element.childNodes].filter((node) => node.nodeType === 3)
     .map((node) => node.data.trim()).join("");
   const held = Object.fromEntries(known.map((which) => [which, 2]));
+  const kept = new Set();
   const more = [...document.querySelectorAll("body *")].filter((element) => {
     const text = texts(element);
     if (!element.checkVisibility() || !(text || !element.childElementCount)) return false;
     const which = `${kind(element)} ${text.length > 1}`;
     held[which] = (held[which] || 0) + 1;
-    return held[which] > 2;
+    if (held[which] > 2) return true;
+    for (let each = element; each; each = each.parentElement) kept.add(each);
+    return false;
   });
-  more.forEach((element) => element.remove());
+  more.filter((element) => !kept.has(element)).forEach((element) => element.remove());
   return Object.keys(held).filter((which) => held[which] >= 2);
 }"""
 # Tabs fade from one scheme's colours to the other's; axe must not see them half way.
 AT_ONCE = "*, ::before, ::after { transition: none !important }"
-CONTRAST = {"runOnly": ["color-contrast"]}
-STRUCTURE = {"rules": {"color-contrast": {"enabled": False}}}
+COLOURS = ["color-contrast", "link-in-text-block"]
+CONTRAST = {"runOnly": COLOURS}
+STRUCTURE = {"rules": {rule: {"enabled": False} for rule in COLOURS}}
 # axe passes over what is folded, but takes its time: a stepper has all its frames there.
 WITHOUT_FOLDED = """() => document.querySelectorAll("details:not([open]) > :not(summary)")
     .forEach((folded) => folded.remove())"""
@@ -128,6 +137,7 @@ AXE = """async (rules) => {
 
 Seen = dict[str, list[str]]  # what is wrong, by its kind, each with its page
 Known = dict[tuple[int, int], list[str]]  # by the page's size: kinds of elements seen twice
+PART = PAGES[::2]
 KINDS = ["errors", "foreign requests", "raw math", "overhang", "small pictures"]
 KINDS += ["clipped code", "hidden rest", "violations"]
 
@@ -223,7 +233,7 @@ def wrong(tab: Page, name: str, known: Known) -> Iterator[tuple[str, Iterable[st
 
 
 @pytest.fixture(scope="module")
-def seen(tab: Page) -> Seen:
+def seen(tab: Page, request: pytest.FixtureRequest) -> Seen:
     found: Seen = {kind: [] for kind in KINDS}
     known: Known = {PHONE: [], DESK: []}
     name = ""
@@ -236,7 +246,7 @@ def seen(tab: Page) -> Seen:
     tab.on("requestfailed", lambda it: note("errors", [f"not loaded: {it.url}"]))
     tab.on("pageerror", lambda error: note("errors", [str(error)]))
     tab.on("console", lambda it: note("errors", [it.text] * (it.type == "error")))
-    for name in PAGES:
+    for name in request.module.PART:
         try:
             for kind, problems in wrong(tab, name, known):
                 note(kind, problems)
