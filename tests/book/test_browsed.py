@@ -273,6 +273,22 @@ def test_words_in_code_that_are_pale_are_noticed(tab: Page) -> None:
         assert all(any(f'class="{kind}"' in each for kind in kinds) for each in found)
 
 
+def test_links_that_do_not_stand_out_are_noticed(tab: Page) -> None:
+    open_page(tab, "book/fsdp.html", PHONE)
+    tab.add_style_tag(content="article p a * { color: #444 !important }")
+    tab.add_style_tag(content="article p a { color: #444 !important; text-decoration: none }")
+    found = " ".join(checked(tab, []))
+    assert "link-in-text-block: " in found
+
+
+def test_what_is_new_in_a_paragraph_of_a_known_kind_stays(tab: Page) -> None:
+    open_page(tab, "book/fsdp.html", PHONE)
+    known = tab.evaluate(FEW_OF_A_KIND, [])
+    open_page(tab, "book/fsdp.html", PHONE)
+    tab.evaluate(FEW_OF_A_KIND, [kind for kind in known if " CODE." not in kind])
+    assert tab.locator("article p code").count()
+
+
 def test_the_cheat_sheet_fits_on_two_sheets_of_paper(tab: Page) -> None:
     open_page(tab, "book/cheat.html", DESK)
     for paper in ("A4", "Letter"):
