@@ -1,6 +1,7 @@
 """Predictions of `plan` beside training runs on GPUs that others have published."""
 
 from collections.abc import Mapping
+from functools import cache
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -53,7 +54,12 @@ def throughput(gpus: Mapping[str, Accelerator] = GPUS) -> list[Run]:
 
     `gpus`: their rates.
     """
-    record, runs = published("throughput"), []
+    return list(_throughput(*gpus.items()))
+
+
+@cache  # a page asks several times, and each takes seconds
+def _throughput(*rates: tuple[str, Accelerator]) -> list[Run]:
+    record, runs, gpus = published("throughput"), [], dict(rates)
     for row in named(record["columns"], record["rows"]):
         if row["precision"] == "amp_fp8":
             continue
