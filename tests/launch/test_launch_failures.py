@@ -236,6 +236,29 @@ def test_ranks_that_stand_still_are_told_before_the_deadline_and_those_that_move
     assert "dist.recv(torch.zeros(1), src=1)" in str(caught.value), "and again at the deadline"
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="others do not tell whether a process moves")
+def test_ranks_that_wait_for_one_that_has_returned_are_not_left_until_the_deadline() -> None:
+    def skips() -> None:
+        for step in range(3):
+            if (dist.get_rank(), step) != (1, 2):
+                minidist.all_reduce(torch.ones(2))
+
+    with pytest.raises(RankError) as caught:
+        launch(skips, 3, timeout=1000)
+    said = "ranks 0, 2 did not end, and nothing moves any more\nrank 1 had returned; the others may"
+    assert str(caught.value).startswith(said)
+    assert "minidist.all_reduce(torch.ones(2))" in str(caught.value)
+
+    def waits_for_one_that_sleeps() -> None:
+        group = dist.new_group([0, 2])
+        if dist.get_rank() == 2:
+            time.sleep(6)
+        if dist.get_rank() != 1:
+            dist.barrier(group)
+
+    launch(waits_for_one_that_sleeps, 3)
+
+
 def test_a_hang_ends_at_the_deadline_and_tells_where_each_rank_stood() -> None:
     stands = [sleeps_in_python, sleeps_in_c, int, ignores_signals, waits_for_peers, digs]
 

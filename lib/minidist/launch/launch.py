@@ -55,7 +55,8 @@ def launch(
             see no GPU.
         timeout: seconds from when all ranks have begun `fn` until those still running are killed;
             they have a minute to begin, and finding out where they hang takes up to two seconds.
-            Where they stand still for ten seconds, that is printed.
+            Where they stand still for ten seconds, that is printed; where they wait for one that
+            has returned, they are killed after a few.
 
     Raises:
         RankError: a rank raised, died, or did not end in time. Named is the one that failed first;
@@ -85,7 +86,7 @@ def launch(
                     ours.start(rank_process.main, output.writer, *how)
                     outcomes.append(None)
                     output.writer.close()  # the rank has it now
-                _collect(ours, outcomes, outputs, timeout)
+                within = _collect(ours, outcomes, outputs, timeout)
             except KeyboardInterrupt:
                 stood = where(stacks_of(ours, outcomes, patience=2))
                 raise Interrupted("\n".join(["where the ranks stood", "", *stood])) from None
@@ -93,7 +94,7 @@ def launch(
             stacks = {} if failed else stacks_of(ours, outcomes, patience=2)
         values = [each.value for each in outcomes if isinstance(each, Returned)]
         if len(values) < ranks:
-            raise failure(outcomes) or hang(outcomes, stacks, timeout)
+            raise failure(outcomes) or hang(outcomes, stacks, within)
     finally:
         _show(outputs)
     return [pickling.loads(value) for value in values]
@@ -152,7 +153,8 @@ def _environment(rank: int, ranks: int, device: str) -> dict[str, str]:
 
 def _collect(
     ours: Job, outcomes: list[Outcome | None], outputs: Sequence[Output], timeout: float
-) -> None:
+) -> str:
+    """Fill in the outcomes; return in what time those that are left did not end, in words."""
     processes = ours.processes
     patience: Patience | None = None
     start, all_begun = time.monotonic(), False
@@ -173,8 +175,9 @@ def _collect(
         if time.monotonic() >= next_print:
             next_print += PRINT_EVERY
             _show(outputs)
-            if patience:
-                patience.look()
+            if patience and patience.look():
+                return ", and nothing moves any more"
+    return f" within {timeout:g} s"
 
 
 def _show(outputs: Sequence[Output]) -> None:

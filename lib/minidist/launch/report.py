@@ -20,14 +20,15 @@ import torch
 from minidist.errors import RankError, name_ranks
 from minidist.launch import rank as rank_process
 from minidist.launch.cleanup import Job
-from minidist.launch.outcome import Died, Frame, Outcome, Raised
+from minidist.launch.outcome import Died, Frame, Outcome, Raised, Returned
 
 OURS = str(Path(__file__).parents[1])
 LIBRARIES = tuple({OURS, os.path.dirname(torch.__file__), *sysconfig.get_paths().values()})
 LONGEST = 12  # lines of a message; the rest is in `details`
 QUIET = 10.0  # seconds until it is worth a word
 BETWEEN = 1.0  # seconds between two looks
-WAKES, COMPUTES = 3, 0.05  # times and seconds in between, of a rank that is called still
+STILL = 3  # looks in a row at which ranks that wait for one that has returned are given up
+WAKES, COMPUTES = 8, 0.05  # times and seconds of a rank called still; at a barrier it wakes 5 times
 REPLY = 0.5  # seconds that the ranks have to say where they stand
 CALLER = rank_process.__file__.encode("ascii", "backslashreplace").decode()  # as faulthandler does
 
@@ -59,9 +60,9 @@ def failure(outcomes: Outcomes) -> RankError | None:
     return error
 
 
-def hang(outcomes: Outcomes, stacks: Mapping[int, Sequence[Frame]], timeout: float) -> RankError:
+def hang(outcomes: Outcomes, stacks: Mapping[int, Sequence[Frame]], within: str) -> RankError:
     hung = [rank for rank, outcome in enumerate(outcomes) if outcome is None]
-    lines = [f"{name_ranks(hung)} did not end within {timeout:g} s"]
+    lines = [f"{name_ranks(hung)} did not end{within}"]
     if done := [rank for rank in range(len(outcomes)) if rank not in hung]:
         lines.append(f"{name_ranks(done)} had returned; the others may be waiting for them")
     lines += ["", *where({rank: stacks.get(rank, []) for rank in hung})]
@@ -120,31 +121,39 @@ class Patience:
     """Says of a launch in which nothing moves, long before its deadline, who waits, and where.
 
     Ranks stand still if between two looks none that has not ended has woken or computed, and if one
-    is in a call that others take part in. Only Linux tells that of other processes.
+    is in a call that others take part in. Only Linux tells that of other processes. If all of them
+    are, and another rank has returned, they would wait for ever.
     """
 
     def __init__(self, job: Job, outcomes: Outcomes, timeout: float) -> None:
         self._job, self._outcomes, self._timeout = job, outcomes, timeout
         self._next = time.monotonic() + QUIET - BETWEEN
         self._before: dict[int, Moved] = {}
+        self._still = 0  # looks in a row
 
-    def look(self) -> None:
-        """Look, if it is time to; print what there is to say."""
-        if time.monotonic() < self._next:
-            return
-        self._next = time.monotonic() + BETWEEN
+    def look(self) -> bool:
+        """Look, if it is time to, and print what there is to say; True if no rank can go on."""
+        returned = any(isinstance(each, Returned) for each in self._outcomes)
+        due = time.monotonic() >= self._next
+        if not (due or returned):
+            return False
         pairs = zip(self._job.processes, self._outcomes, strict=True)
         now = {each.pid: _moved(each.pid) for each, outcome in pairs if outcome is None}
         before, self._before = self._before, now
-        if now.keys() != before.keys() or not all(_still(before[p], now[p]) for p in now):
-            return
+        still = now.keys() == before.keys() and all(_still(before[p], now[p]) for p in now)
+        self._still = self._still + 1 if still else 0
+        if self._still < (1 if due else STILL):
+            return False
         stacks = stacks_of(self._job, self._outcomes, REPLY)
-        if any(map(waits, stacks.values())):
+        waiting = [waits(each) for each in stacks.values()]
+        if returned and all(waiting):
+            return self._still >= STILL
+        if due and any(waiting):
             text = f"launch: nothing has moved for a while; after {self._timeout:g} s it is ended. "
             print("\n".join([f"{text}Where the ranks stand:", *where(stacks)]), flush=True)
-            self._next = float("inf")
-        else:
-            self._next = time.monotonic() + QUIET
+        if due:
+            self._next = float("inf") if any(waiting) else time.monotonic() + QUIET
+        return False
 
 
 def _moved(pid: int) -> Moved:
@@ -153,9 +162,11 @@ def _moved(pid: int) -> Moved:
         stat, status = (Path(f"/proc/{pid}", name).read_text() for name in ("stat", "status"))
     except OSError:  # it has just ended, or this is no Linux
         return 0, float("nan")
-    user, system = map(int, stat.rpartition(")")[2].split()[11:13])
+    state, *fields = stat.rpartition(")")[2].split()
+    if state == "D":  # in the middle of reading or writing a file
+        return 0, float("nan")
     wakes = re.search(r"^voluntary_ctxt_switches:\s*(\d+)", status, re.MULTILINE)
-    return int(wakes[1]) if wakes else 0, (user + system) / os.sysconf("SC_CLK_TCK")
+    return int(wakes[1]) if wakes else 0, sum(map(int, fields[10:12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _still(before: Moved, now: Moved) -> bool:
