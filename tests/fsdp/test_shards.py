@@ -118,6 +118,8 @@ PARTS: dict[str, Callable[[nn.Parameter, Any], object]] = {
     "grad.abs().max()": lambda p, grad: grad.abs().max(),
     "isfinite().all()": lambda p, grad: grad.isfinite().all(),
     "p.norm()": lambda p, grad: p.norm(),
+    "momentum.norm()": lambda p, grad: torch.zeros_like(p).lerp_(grad, 0.1).norm(),
+    "momentum @ momentum.T": lambda p, grad: (m := torch.zeros_like(grad)) @ m.T,
     "p.data.std()": lambda p, grad: p.data.std(),
     "state_dict()": lambda p, grad: p.detach().cpu().mean(),
     "a gradient of one's own": lambda p, grad: own_gradient(p).sum(),

@@ -8,8 +8,8 @@ anything that autograd would record.
 
 [Note: a part has no norm] A norm, a mean or a product of matrices combines elements, of which other
 ranks have some: the result would be of this rank's alone, and nobody would notice. So a shard, its
-gradient and what is computed from these refuse it; `to_local()` leads out. What an optimizer keeps
-beside them, made by `zeros_like`, is plain, and costs nothing more.
+gradient, what is computed from these, and what an optimizer keeps beside them, made by
+`zeros_like`, refuse it; `to_local()` leads out.
 """
 
 from collections.abc import Callable, Sequence
@@ -132,7 +132,7 @@ def _kind(func: Any) -> str:
     if name == "__get__":
         return "" if func.__self__ in VALUES else "plain"
     in_place = name.endswith("_") and not name.endswith("__")
-    return "plain" if in_place or word.endswith("_like") else ""
+    return "plain" if in_place else ""
 
 
 def _marked(result: Any) -> Any:
