@@ -63,6 +63,19 @@ def stepped(wrap: Callable[[nn.Sequential], Any]) -> Result:
     return net[0].weight, alone[0].weight
 
 
+def skips(wrap: Callable[[nn.Sequential], Any]) -> Result:
+    """The output after a step that rank 1 has skipped, say because its own loss was NaN."""
+    net, alone = two()
+    model, optimizer, synchronize = wrap(net)
+    model(own()).square().mean().backward()
+    synchronize()
+    if dist.get_rank() == 0:
+        optimizer.step()
+    SGD(alone.parameters(), 0.1).step()
+    with torch.no_grad():
+        return model(own()), alone(own())
+
+
 def ddp(net: nn.Sequential) -> Any:
     model = OverlappedDDP(net, Ours())
     return model, SGD(net.parameters(), 0.1), model.synchronize
@@ -70,6 +83,11 @@ def ddp(net: nn.Sequential) -> Any:
 
 def zero(net: nn.Sequential) -> Any:
     return net, ZeRO2(net.parameters(), SGD, Ours(), lr=0.1), int
+
+
+def zero_3(net: nn.Sequential) -> Any:
+    model = ZeRO3(net, Ours())
+    return model, SGD(model.parameters(), 0.1), int
 
 
 def fsdp(net: nn.Sequential) -> Any:
@@ -201,14 +219,20 @@ def outer_rates() -> Result:
     return after_rounds(2, 0.5 + 0.1 * dist.get_rank())
 
 
+def other_rounds() -> Result:
+    return after_rounds(2 + dist.get_rank(), 0.7)[0], after_rounds(2, 0.7)[0]
+
+
 def kept_buffers() -> Result:
     return after_rounds(2, 0.7, buffers=True)
 
 
+SKIPS = "a rank that skips `optimizer.step()` alone"
 LATER = "a parameter that is frozen at first, and trainable later"
 ROWS: dict[str, dict[str, tuple[Callable[..., Result], Any]]] = {
     "ddp": {
         LATER: (stepped, ddp),
+        SKIPS: (skips, ddp),
         "`clip_grad_norm_` before `synchronize`": (clipped_early, None),
         "unequal numbers of samples": (unequal, None),
         "buffers that change in training": (statistics, None),
@@ -219,11 +243,13 @@ ROWS: dict[str, dict[str, tuple[Callable[..., Result], Any]]] = {
         "`clip_grad_norm_` before `step`, in stage 2": (zero_norm, ZeRO2),
         "`clip_grad_norm_` before `step`, in stage 3": (zero_3_norm, None),
         LATER: (stepped, zero),
+        f"{SKIPS}, in stage 3": (skips, zero_3),
     },
     "fsdp": {
         "`clip_grad_norm_(model.shards)`": (fsdp_norm, None),
         "ranks that run equal units in different orders": (other_units, None),
         LATER: (stepped, fsdp),
+        SKIPS: (skips, fsdp),
     },
     "inside": {
         "`clip_grad_norm_(block.parameters())`": (block_norm, None),
@@ -234,6 +260,7 @@ ROWS: dict[str, dict[str, tuple[Callable[..., Result], Any]]] = {
     },
     "keep_going": {
         "another outer `lr` or `momentum` on a rank": (outer_rates, None),
+        "another `every` on a rank": (other_rounds, None),
         "buffers that change in training": (kept_buffers, None),
     },
     "pipelines": {"`clip_grad_norm_(pipeline.parameters())`": (pipeline_norm, None)},
