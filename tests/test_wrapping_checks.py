@@ -15,6 +15,7 @@ from torch.distributed.tensor import distribute_module
 from minidist import (
     Counted,
     DistributedDataParallel,
+    MismatchError,
     Ours,
     ZeroOptimizer,
     check_replicas,
@@ -299,3 +300,40 @@ def test_words_and_nothing_in_place_of_numbers_flags_and_modules() -> None:
         assert told.startswith(part)
     for told in second[:3]:
         assert "rank 0" in told
+
+
+def skips(wrap: Callable[..., Any]) -> str:
+    """What a rank hears if rank 1 leaves out the first step."""
+    module = net()
+    if dist.get_rank() == 1:  # before it is wrapped, each may step alone
+        optim.SGD(module.parameters(), 0.1).step()
+    wrapped = wrap(module)
+    model, optimizer = (module, wrapped) if wrap is zero else (wrapped, None)
+    optimizer = optimizer or optim.SGD(module.parameters(), 0.1)
+
+    def train() -> None:
+        for step in range(2):
+            model(torch.ones(2, 4)).sum().backward()
+            if (dist.get_rank(), step) != (1, 0):
+                optimizer.step()
+
+    return says(train, MismatchError)
+
+
+def test_a_rank_that_skips_a_step_or_a_part_alone_is_named_on_all() -> None:
+    def run() -> list[str]:
+        ddp, x = DistributedDataParallel(net()), torch.ones(2, 4)
+        if dist.get_rank():
+            ddp.module.forward = lambda x: ddp.module[0](x)  # type: ignore[operator, index]
+        return [*map(skips, WRAPPERS.values()), says(lambda: ddp(x).sum().backward(), RuntimeError)]
+
+    wants = [
+        f"{DDP}, backward after 2 forwards, 1 backwards: the ranks disagree on whether an "
+        "optimizer has stepped since the last backward: rank 0 passed True; rank 1 passed False",
+        "the ranks disagree on the call: rank 0 passed all_reduce; rank 1 passed ZeroOptimizer, av",
+        "fully_shard: unshard root: the ranks disagree on the optimizer's steps: rank 0 passed 1; "
+        "rank 1 passed 0",
+        ": expected backward to give every parameter a gradient, got none for 2: 1.weight, 1.bias",
+    ]
+    for heard in launch(run, 2, timeout=30):
+        assert [each for want, each in zip(wants, heard, strict=True) if want not in each] == []

@@ -15,6 +15,7 @@ from minidist.errors import check_flags
 from minidist.parallel.checks import check_module, check_tensors, is_number, not_dense
 
 NAME = "DistributedDataParallel"
+STEPPED = "whether an optimizer has stepped since the last backward"
 Kinds = dict[Parameter, tuple[torch.dtype, torch.device]]
 
 INSTEAD = {  # arguments that torch alone has → what to do instead
@@ -84,14 +85,16 @@ def check_gradient(parameter: Parameter, name: str, launched: bool) -> None:
         )
 
 
-def check_all_used(used: Container[Parameter], names: Mapping[Parameter, str]) -> None:
-    if unused := [name for parameter, name in names.items() if parameter not in used]:
-        raise RuntimeError(
-            f"rank {dist.get_rank()}: {NAME}: expected backward to give every parameter a "
-            f"gradient, got none for {len(unused)}: {', '.join(unused[:10])}. Others may wait for "
-            "them. Pass find_unused_parameters=True if the loss may leave parameters out, or "
-            "freeze them before wrapping: requires_grad_(False)"
-        )
+def unused(used: Container[Parameter], names: Mapping[Parameter, str]) -> RuntimeError | None:
+    """The reason why gradients cannot be averaged; None if backward has reached all parameters."""
+    left = [name for parameter, name in names.items() if parameter not in used]
+    if not left:
+        return None
+    return RuntimeError(
+        f"expected backward to give every parameter a gradient, got none for {len(left)}: "
+        f"{', '.join(left[:10])}. Pass find_unused_parameters=True if the loss may leave "
+        "parameters out, or freeze them before wrapping: requires_grad_(False)"
+    )
 
 
 def kinds(module: nn.Module) -> Kinds:

@@ -28,6 +28,7 @@ from minidist.parallel.ddp.join import BACKWARD, FORWARD, OUT, Join, weight
 from minidist.parallel.ddp.reducer import Reducer
 from minidist.parallel.holders import PREFIX
 from minidist.parallel.sharding.partition import MIB
+from minidist.parallel.steps import have_stepped
 from minidist.profiler.spans import COMPUTE
 from minidist.profiler.timeline import mark
 
@@ -118,6 +119,7 @@ class DistributedDataParallel(NotCopied, nn.Module):
             gradient_as_bucket_view,
         )
         self._used: set[Parameter] = set()  # those used on this rank since the last average
+        have_stepped(self._names)  # before they were wrapped: that is over
         self._join: Join | None = None
         self._forwards, self._buffers_due = 0, False  # forwards outside `join`
 
@@ -148,12 +150,12 @@ class DistributedDataParallel(NotCopied, nn.Module):
         """Give rank 0's to all ranks; in `join`, those of the last one that has batches."""
         broadcast_coalesced(tensors, self.comm, self._join.last if self._join else 0)
 
-    def _meet(self, what: str) -> None:
+    def _meet(self, what: str, **facts: object) -> None:
         if self._join:
             self._join.announce(what)
         else:
             at = f"{what} after {self._forwards} forwards, {self.steps} backwards"
-            agree_on(self.comm, f"{checks.NAME}, {at}")
+            agree_on(self.comm, f"{checks.NAME}, {at}", facts)
 
     # ---- backward ----
     #
@@ -166,7 +168,7 @@ class DistributedDataParallel(NotCopied, nn.Module):
     @torch.no_grad()
     def backward_begins(self, sync: bool) -> None:
         if sync:
-            self._meet(BACKWARD)
+            self._meet(BACKWARD, **{checks.STEPPED: have_stepped(self._names)})
             self._prepare(self.weight)
 
     def _prepare(self, weight: float) -> None:
@@ -192,9 +194,11 @@ class DistributedDataParallel(NotCopied, nn.Module):
     @torch.no_grad()
     def backward_ends(self, sync: bool) -> None:
         if sync:
-            if not self._find:
-                checks.check_all_used(self._used, self._names)
-            self._reducer.finish(self._launch_rest())
+            problem = None if self._find else checks.unused(self._used, self._names)
+            used = self._launch_rest()  # also where there is a problem, for which others would wait
+            if problem or not self._join:
+                agree_on(self.comm, f"{checks.NAME}, backward", problem=problem)
+            self._reducer.finish(used)
             self.steps, self.weight = self.steps + 1, 1.0
 
     def _launch_rest(self) -> set[Parameter]:
@@ -256,6 +260,7 @@ class DistributedDataParallel(NotCopied, nn.Module):
             self._broadcast(chain(self.module.parameters(), buffers))
         finally:
             self._join = None
+            have_stepped(self._names)  # each rank as often as it had batches
 
     def register_comm_hook(self, state: object, hook: Hook) -> None:
         """Send buckets by `hook(state, bucket)` instead of an all-reduce: see `comm_hooks`."""
