@@ -35,10 +35,18 @@ class ReplicaError(RuntimeError):
 
 
 def check_flags(flags: Mapping[str, object]) -> None:
-    """Raise TypeError for a word, which would count as True."""
+    """Raise TypeError for what is no flag, such as a word, which would count as True."""
     for name, value in flags.items():
-        if isinstance(value, str):
+        if value not in (None, True, False):
             raise TypeError(f"{name}: expected True or False, got {value!r}")
+
+
+def cut(text: str, most: int = 4000) -> str:
+    """The text; of a long one its beginning and its end, and how much is left out in between."""
+    half = most // 2
+    left = len(text) - 2 * half
+    gap = f" ... {left:,} characters left out ... "
+    return text[:half] + gap + text[-half:] if left > len(gap) else text
 
 
 def name_ranks(ranks: Sequence[int]) -> str:
@@ -94,4 +102,4 @@ class TaskError(RuntimeError):
         self.task = task
 
     def __str__(self) -> str:
-        return " ".join(self.args)
+        return cut(" ".join(self.args))

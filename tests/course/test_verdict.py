@@ -40,6 +40,16 @@ def test_the_line_that_raised_is_named() -> None:
     assert told == f"for (3,) it raised ZeroDivisionError in line {line}: division by zero."
 
 
+def test_of_a_message_that_fills_a_book_both_ends_are_shown() -> None:
+    def fails(n: int) -> None:
+        raise ValueError("x" * 10**7)
+
+    told = str(doubled(fails))
+    assert told.startswith("Wrong. For (0,) it raised ValueError in line")
+    assert "characters left out" in told
+    assert len(told) < 5000
+
+
 @pytest.mark.parametrize(
     "kind", [int, float, np.int64, np.float32, torch.tensor, np.array, Fraction]
 )

@@ -4,11 +4,15 @@ import ctypes
 import os
 import resource
 import signal
+import subprocess
 import sys
 import threading
 import time
+import traceback
 from contextlib import suppress
-from typing import Any
+from pathlib import Path
+from tempfile import gettempdir
+from typing import Any, NoReturn
 
 import pytest
 import torch
@@ -252,11 +256,40 @@ def test_ranks_that_wait_for_one_that_has_returned_are_not_left_until_the_deadli
     def waits_for_one_that_sleeps() -> None:
         group = dist.new_group([0, 2])
         if dist.get_rank() == 2:
-            time.sleep(6)
+            time.sleep(8)
         if dist.get_rank() != 1:
             dist.barrier(group)
 
     launch(waits_for_one_that_sleeps, 3)
+
+
+def test_of_an_exception_that_fills_a_book_both_ends_are_shown() -> None:
+    def raises() -> None:
+        raise ValueError("first" + "x" * 10**7 + "last")
+
+    with pytest.raises(RankError, match=r"first.* 9,999,\d+ characters left out .*last") as caught:
+        launch(raises, 2)
+    assert len("".join(traceback.format_exception(caught.value))) < 9000
+    assert "x" * 10**7 in caught.value.details
+
+
+def test_a_folder_for_temporary_files_that_is_full_or_has_a_long_name_is_named(
+    tmp_path: Path,
+) -> None:
+    def fills_it() -> None:
+        def write_bytes(*_: object) -> NoReturn:
+            raise OSError(28, "No space left on device")
+
+        Path.write_bytes = write_bytes  # type: ignore[method-assign]
+
+    with pytest.raises(RankError, match=f"could not write its report: is {gettempdir()} full"):
+        launch(fills_it, 1)
+    (folder := tmp_path / ("long" * 30)).mkdir()
+    code = "from minidist import launch; launch(int, 1)"
+    environ = {**os.environ, "TMPDIR": str(folder)}
+    done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True)
+    said = done.stderr.splitlines()[-1]
+    assert said.startswith("RuntimeError: TMPDIR: expected a path of at most 75 characters"), said
 
 
 def test_a_hang_ends_at_the_deadline_and_tells_where_each_rank_stood() -> None:

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 import minidist
+from minidist.errors import cut
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -58,7 +59,7 @@ class Verdict:
         name = "Correct" if self else self.status.capitalize()
         if self and self.text.startswith("for "):
             return name, self.text
-        return f"{name}.", self.text[:1].upper() + self.text[1:]
+        return f"{name}.", cut(self.text[:1].upper() + self.text[1:])
 
 
 class Wrong(Exception):
@@ -82,7 +83,8 @@ def ask(function: Callable[..., object], *args: object) -> object:
         raise Wrong(f"for {args} it does not come to an end.") from error
     except Exception as error:
         where = _line_in(function, error)
-        raise Wrong(f"for {args} it raised {type(error).__name__}{where}: {error}.") from error
+        said = f"{type(error).__name__}{where}: {cut(str(error))}"
+        raise Wrong(f"for {args} it raised {said}.") from None
 
 
 def _line_in(function: Callable[..., object], error: Exception) -> str:

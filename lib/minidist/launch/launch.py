@@ -60,7 +60,7 @@ def launch(
 
     Raises:
         RankError: a rank raised, died, or did not end in time. Named is the one that failed first;
-            if it raised, its exception is the `__cause__`.
+            if it raised, its exception is the `__cause__`, unless that is longer than a book.
     """
     _check(fn, ranks, timeout)
     devices, backend = _devices(device, ranks)

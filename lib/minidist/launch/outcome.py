@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -58,6 +60,8 @@ class Died:
     echo = False
 
     def describe(self, where: str = "") -> str:
+        if self.code == os.EX_IOERR:
+            return f"could not write its report: is {tempfile.gettempdir()} full? (exit code 74)"
         if self.code >= 0:
             return f"left with exit code {self.code}, without returning or raising"
         names = {each.value: each.name for each in signal.Signals}

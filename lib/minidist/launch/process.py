@@ -8,6 +8,7 @@ import queue
 import signal
 import socket
 import sys
+import tempfile
 import threading
 import time
 import types
@@ -97,7 +98,10 @@ class Launcher:
         self._socket.sendall(BEGUN)
 
     def report(self, outcome: Outcome) -> None:
-        self._report.write_bytes(pickle.dumps(outcome))
+        try:
+            self._report.write_bytes(pickle.dumps(outcome))
+        except OSError:
+            os._exit(os.EX_IOERR)
         self._socket.sendall(REPORTED)
 
     def _listen(self) -> None:
@@ -225,6 +229,13 @@ def _ensure_server() -> None:
         raise RuntimeError(
             "a process made by os.fork() cannot launch ranks or workers when the one that it was "
             "forked from has done so before: launch in that one, or fork first"
+        ) from error
+    except OSError as error:
+        if "AF_UNIX" not in str(error):
+            raise
+        raise RuntimeError(
+            f"TMPDIR: expected a path of at most 75 characters, since sockets lie in it, got "
+            f"{len(tempfile.gettempdir())}: {tempfile.gettempdir()}"
         ) from error
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)

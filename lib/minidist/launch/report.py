@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from minidist.errors import RankError, name_ranks
+from minidist.errors import RankError, cut, name_ranks
 from minidist.launch import rank as rank_process
 from minidist.launch.cleanup import Job
 from minidist.launch.outcome import Died, Frame, Outcome, Raised, Returned
@@ -25,9 +25,10 @@ from minidist.launch.outcome import Died, Frame, Outcome, Raised, Returned
 OURS = str(Path(__file__).parents[1])
 LIBRARIES = tuple({OURS, os.path.dirname(torch.__file__), *sysconfig.get_paths().values()})
 LONGEST = 12  # lines of a message; the rest is in `details`
+CAUSE = 100_000  # characters of an exception that is kept as the cause, which Python prints whole
 QUIET = 10.0  # seconds until it is worth a word
 BETWEEN = 1.0  # seconds between two looks
-STILL = 3  # looks in a row at which ranks that wait for one that has returned are given up
+STILL = 5  # looks in a row at which ranks that wait for one that has returned are given up
 WAKES, COMPUTES = 8, 0.05  # times and seconds of a rank called still; at a barrier it wakes 5 times
 REPLY = 0.5  # seconds that the ranks have to say where they stand
 CALLER = rank_process.__file__.encode("ascii", "backslashreplace").decode()  # as faulthandler does
@@ -56,7 +57,8 @@ def failure(outcomes: Outcomes) -> RankError | None:
         lines += [f"which came from {summary}", *_own(calls)]
     details = "\n".join(each.describe(f"On rank {r}") for r, each in alike.items())
     error = RankError(_short(lines), [rank], details)
-    error.__cause__ = outcome.exception()
+    if all(len(summary) <= CAUSE for summary, _ in outcome.traces):
+        error.__cause__ = outcome.exception()
     return error
 
 
@@ -133,7 +135,7 @@ class Patience:
 
     def look(self) -> bool:
         """Look, if it is time to, and print what there is to say; True if no rank can go on."""
-        returned = any(isinstance(each, Returned) for each in self._outcomes)
+        returned = {type(each) for each in self._outcomes if each} == {Returned}
         due = time.monotonic() >= self._next
         if not (due or returned):
             return False
@@ -203,4 +205,4 @@ def _short(lines: Sequence[str]) -> str:
     lines = "\n".join(lines).splitlines()
     if (more := len(lines) - LONGEST) > 0:
         lines[LONGEST - 1 :] = [f"... {more + 1} lines more are in the error's `details`"]
-    return "\n".join(lines)
+    return "\n".join(cut(line, 1000) for line in lines)
