@@ -25,7 +25,8 @@ from minidist import (
 )
 from minidist.parallel.ddp.comm_hooks import fp16_compress
 from minidist.parallel.holders import holder_of
-from tests.support.refusals import says
+from tests.support.bad_calls import KINDS
+from tests.support.refusals import all_refused, says
 
 
 def zero(module: nn.Module, kind: Any = optim.SGD, **options: Any) -> ZeroOptimizer:
@@ -275,7 +276,11 @@ def test_words_and_nothing_in_place_of_numbers_flags_and_modules() -> None:
         unit: Any = fully_shard(net())
         unit(torch.ones(1, 4)).sum().backward()
         ddp: Any = DistributedDataParallel(net())
+        params: Any = None if wrong else [nn.Parameter(torch.ones(2))]
+        ids: Any = 1.5 if wrong else None
         return [
+            says(lambda: ZeroOptimizer(params, optim.SGD, lr=0.1)),
+            says(lambda: DistributedDataParallel(net(), device_ids=ids)),
             says(lambda: clip_grad_norm_(unit, cast(Any, "1" if wrong else 1.0))),
             says(lambda: check_replicas(cast(Any, None if wrong else net()))),
             says(lambda: ddp.register_comm_hook(None, "x" if wrong else fp16_compress)),
@@ -288,6 +293,8 @@ def test_words_and_nothing_in_place_of_numbers_flags_and_modules() -> None:
     for told, part in zip(
         first,
         (
+            "TypeError: rank 0: ZeroOptimizer: params: expected parameters or groups of them, got",
+            f"ValueError: rank 0: {DDP}: device_ids, output_device: expected None for a module on",
             "TypeError: rank 0: clip_grad_norm_: max_norm: expected a number, got '1'",
             "TypeError: rank 0: module: expected a torch.nn.Module, got a NoneType",
             "TypeError: rank 0: register_comm_hook: hook: expected a function of (state, bucket)",
@@ -298,8 +305,12 @@ def test_words_and_nothing_in_place_of_numbers_flags_and_modules() -> None:
         strict=True,
     ):
         assert told.startswith(part)
-    for told in second[:3]:
+    for told in second[:5]:
         assert "rank 0" in told
+
+
+def test_what_is_no_number_no_list_and_no_function_is_refused_by_the_argument_s_name() -> None:
+    all_refused(KINDS, TypeError, ValueError)
 
 
 def skips(wrap: Callable[..., Any]) -> str:

@@ -1,6 +1,13 @@
 """The exceptions, on the ground floor: whoever raises or catches one imports nothing else."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache, wraps
+from types import UnionType
+from typing import Any, ParamSpec, TypeVar, get_args, get_origin
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class ScheduleError(ValueError):
@@ -39,6 +46,38 @@ def check_flags(flags: Mapping[str, object]) -> None:
     for name, value in flags.items():
         if value not in (None, True, False):
             raise TypeError(f"{name}: expected True or False, got {value!r}")
+
+
+def checked(function: Callable[P, R]) -> Callable[P, R]:
+    """The function, which refuses arguments of another kind than its annotations say."""
+
+    @cache
+    def signature() -> inspect.Signature:  # at the first call, when all its names are known
+        return inspect.signature(function, eval_str=True)
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        for name, value in signature().bind(*args, **kwargs).arguments.items():
+            _check_kind(name, value, signature().parameters[name].annotation)
+        return function(*args, **kwargs)
+
+    return call
+
+
+def _check_kind(argument: str, value: Any, annotation: Any) -> None:
+    if annotation is Any:
+        return
+    numbers = {int: ("__index__", "a whole number"), float: ("__float__", "a number")}
+    if annotation in numbers:
+        method, expected = numbers[annotation]
+        right = hasattr(value, method) and not isinstance(value, bool)
+    else:
+        union = get_args(annotation) if isinstance(annotation, UnionType) else [annotation]
+        kinds = [get_origin(each) or each for each in union]
+        expected = " or ".join(each.__name__ for each in kinds)
+        right = isinstance(value, tuple(kinds)) and (type(value) is not str or str in kinds)
+    if not right:
+        raise TypeError(f"{argument}: expected {expected}, got {value!r}")
 
 
 def cut(text: str, most: int = 4000) -> str:

@@ -13,7 +13,13 @@ from torch.distributed.tensor import DTensor
 
 import minidist
 from minidist import ReduceOp
+from minidist.collectives.fit import fit
 from minidist.collectives.tuner import CHOSEN
+from minidist.diagnose.records import read
+from minidist.memory.activations import saved
+from minidist.memory.meter import measured
+from minidist.memory.state import state
+from minidist.schedule import algorithms, pipeline
 from minidist.schedule.algorithms import ALL_REDUCE
 
 RANKS = 4
@@ -59,8 +65,8 @@ RIGHT: dict[str, dict[str, Any]] = {  # what the other ranks pass; functions mak
     "all_reduce": {"tensor": lambda: torch.ones(2, 3)},
     "reduce_scatter_tensor": {"output": three, "input": whole},
     "all_gather_into_tensor": {"output_tensor": whole, "input_tensor": three},
-    "broadcast": {"tensor": three},
-    "reduce": {"tensor": three},
+    "broadcast": {"tensor": three, "src": 0},
+    "reduce": {"tensor": three, "dst": 0},
     "gather": {"tensor": three, "gather_list": if_bad(slots), "dst": BAD},
     "scatter": {"tensor": three, "scatter_list": if_bad(slots), "src": BAD},
     "all_gather": {"tensor_list": slots, "tensor": three},
@@ -162,7 +168,9 @@ VALUES: list[tuple[str, object, str]] = [  # ValueError: collective, what is wro
     ),
     ("all_gather_into_tensor", part_shifted("input_tensor", "output_tensor"), PAIRS),
     ("broadcast", {"src": 7}, "src must be one of the group's ranks [0, 1, 2, 3], got 7"),
-    ("broadcast", {"group_src": 4}, "group_src must be one of"),
+    ("broadcast", {"src": None, "group_src": 4}, "group_src must be one of"),
+    ("broadcast", {"src": None}, "src must be one of the group's ranks [0, 1, 2, 3], got None"),
+    ("reduce", {"dst": None}, "dst must be one of the group's ranks [0, 1, 2, 3], got None"),
     ("broadcast", {"src": 0, "group_src": 0}, "src and group_src: pass one of them, not both"),
     ("broadcast", {"src": True}, "src must be one of the group's ranks [0, 1, 2, 3], got True"),
     ("broadcast", {"tensor": leaf}, f"tensor: {GRAD}"),
@@ -182,6 +190,7 @@ VALUES: list[tuple[str, object, str]] = [  # ValueError: collective, what is wro
 TYPES: list[tuple[str, object, str]] = [  # TypeError, likewise
     ("all_reduce", {"tensor": [1.0, 2.0]}, "tensor: expected a torch.Tensor, got a list"),
     ("all_reduce", {"async_op": "no"}, "async_op: expected True or False, got 'no'"),
+    ("all_reduce", {"async_op": 1.5}, "async_op: expected True or False, got 1.5"),
     ("all_reduce", {"check": "no"}, "check: expected True or False, got 'no'"),
     ("all_reduce", {"tensor": lambda: torch.ones(2, 3).to_sparse()}, "layout torch.sparse_coo"),
     ("all_reduce", {"tensor": lambda: torch.nested.nested_tensor([three()])}, f"tensor: {PLAIN}"),
@@ -281,3 +290,26 @@ DISAGREE: dict[str, tuple[Call, str]] = {
         "whose output_tensor_list has room for 4",
     ),
 }
+
+
+# ---- in one process: no number, no list, no function ----
+
+none: Any = None
+half: Any = 1.5
+word: Any = "FB"
+KINDS: list[tuple[Callable[[], object], str]] = [
+    (lambda: algorithms.ring_all_reduce(word), "ranks: expected a whole number, got 'FB'"),
+    (lambda: algorithms.hierarchical_all_reduce(4, local=none), "local: expected a whole number"),
+    (lambda: algorithms.segments(half), "nbytes: expected a whole number, got 1.5"),
+    (lambda: pipeline.bubble([]), "passes: expected those of a step, got none"),
+    (lambda: pipeline.bubble(none), "passes: expected Sequence, got None"),
+    (lambda: pipeline.messages(word), "order: expected Sequence, got 'FB'"),
+    (lambda: pipeline.in_turns([], [], half), "ahead: expected a whole number, got 1.5"),
+    (lambda: saved(none), "forward: expected Callable, got None"),
+    (lambda: measured(int, word), "device: expected device, got 'FB'"),
+    (lambda: fit([], none), "topology: expected Callable, got None"),
+    (lambda: read(none), "folder: expected str or PathLike, got None"),
+    (lambda: state(1, optimizer=[]), r"optimizer must be one of .*, got \[\]"),  # type: ignore[arg-type]
+    (lambda: minidist.map_reduce(none, int, int), "inputs: expected an iterable, .*, got None"),
+    (lambda: minidist.map_reduce([], int, int, timeout=word), "timeout must be .*, got 'FB'"),
+]

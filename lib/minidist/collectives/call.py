@@ -59,13 +59,19 @@ class Call:
     def agree_on(self, argument: str, value: object) -> None:
         self.facts[argument] = str(value)
 
-    def root(self, argument: str, rank: int | None, group_rank: int | None) -> int:
+    def root(
+        self,
+        argument: str,
+        rank: int | None,
+        group_rank: int | None,
+        default: int | None = None,
+    ) -> int:
         if rank is not None and group_rank is not None:
             raise ValueError(f"{argument} and group_{argument}: pass one of them, not both")
         ranks = known = dist.get_process_group_ranks(self.group)
         if group_rank is not None:
             argument, rank, known = f"group_{argument}", group_rank, list(range(self.ranks))
-        root = 0 if rank is None else rank
+        root = default if rank is None else rank
         if root not in known or isinstance(root, bool):
             raise ValueError(f"{argument} must be one of the group's ranks {known}, got {root!r}")
         index = known.index(root)
@@ -142,7 +148,7 @@ def collective(
 ) -> Work | None:
     """Run a collective, written as above, on all ranks or on none."""
     flags = {"async_op": async_op, "check": check}
-    if any(isinstance(flag, str) for flag in flags.values()):  # refused below, on all ranks
+    if any(flag not in (None, True, False) for flag in flags.values()):  # refused below, by all
         async_op, check = False, None
     call = Call(name, group, check, steps)
     phases = steps(call)

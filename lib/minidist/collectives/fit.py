@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from minidist.errors import checked
 from minidist.schedule.cost import Link, Topology, seconds
 from minidist.schedule.schedule import Schedule
 
@@ -41,6 +42,7 @@ class AlphaBeta:
         return max(map(abs, self.errors))
 
 
+@checked
 def fit(measured: Sequence[Measurement], topology: Callable[[Link], Topology]) -> AlphaBeta:
     """Find the alpha and beta that best explain the measurements.
 

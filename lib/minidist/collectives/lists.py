@@ -96,7 +96,7 @@ def gather(
     """
 
     def steps(call: Call) -> Iterator[None]:
-        root = call.root("dst", dst, group_dst)
+        root = call.root("dst", dst, group_dst, default=0)
         call.takes("tensor", tensor, written=False)
         slots: list[torch.Tensor] = []
         if call.rank == root:
@@ -131,7 +131,7 @@ def scatter(
     """
 
     def steps(call: Call) -> Iterator[None]:
-        root = call.root("src", src, group_src)
+        root = call.root("src", src, group_src, default=0)
         call.takes("tensor", tensor, written=True)
         given: list[torch.Tensor] = []
         if call.rank == root:

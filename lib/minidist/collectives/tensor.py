@@ -186,7 +186,7 @@ def broadcast(
     Args:
         tensor: any shape and dtype, alike on all ranks. Only read on the root, so there it may
             require grad or be expanded.
-        src: the root's global rank, also in a sub-group; 0 if neither it nor `group_src` is given.
+        src: the root's global rank, also in a sub-group.
         group_src: the root's rank in the group, instead of `src`.
     """
 

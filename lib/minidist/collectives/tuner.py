@@ -76,7 +76,7 @@ def explain(
     Raises TypeError or ValueError for a size that is no whole number from 0 on, an unknown
     collective, or a device whose tensors the group does not move.
     """
-    if collective not in TABLES:
+    if collective not in [*TABLES]:
         raise ValueError(f"collective must be one of {', '.join(TABLES)}, got {collective!r}")
     nbytes = whole_number("nbytes", nbytes, 0)
     where = torch.device(device or own_device())

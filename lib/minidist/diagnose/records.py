@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from minidist.diagnose.recorder import LINE, STACK_SIGNAL, STATE
+from minidist.errors import checked
 from minidist.launch.outcome import Frame
 from minidist.launch.report import ask_for_stacks, own_calls, read_stack, read_text
 
@@ -117,6 +118,7 @@ class Rank:
         return f"in {name} at {os.path.basename(file)}:{line}"
 
 
+@checked
 def read(folder: str | os.PathLike[str], patience: float = 2.0) -> list[Rank]:
     """The ranks with a record in `folder`. Those that live here write down their stacks first.
 

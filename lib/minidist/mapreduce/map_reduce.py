@@ -101,11 +101,13 @@ def map_reduce(
         TaskError: a task failed `attempts` times, or was not done in time; what it raised is the
             `__cause__`.
     """
+    if not isinstance(inputs, Iterable):
+        raise TypeError(f"inputs: expected an iterable, one item per map task, got {inputs!r}")
     inputs = list(inputs)
     for name, value in {"reducers": reducers, "workers": workers, "attempts": attempts}.items():
         if isinstance(value, bool) or not isinstance(value, SupportsIndex) or index(value) < 1:
             raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
-    if not 0 < timeout <= LONGEST:
+    if not (isinstance(timeout, int | float) and 0 < timeout <= LONGEST):
         raise ValueError(f"timeout must be between 0 and {LONGEST:g} s, got {timeout!r}")
     with Interrupts() as interrupts, job(interrupts) as ours, interrupts.allowed():
         pool = WorkerPool(ours, min(workers, max(len(inputs), reducers)), attempts, timeout)

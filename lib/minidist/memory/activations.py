@@ -20,6 +20,8 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
+from minidist.errors import checked
+
 
 class Rule(NamedTuple):
     inputs: tuple[int, ...] = ()  # places of arguments that are kept
@@ -50,6 +52,7 @@ RULES = {
 }
 
 
+@checked
 def expected(forward: Callable[[], Any]) -> dict[str, int]:
     """Predict what a forward pass keeps, by the `RULES`: operation → bytes.
 
@@ -95,6 +98,7 @@ class _Watch(TorchFunctionMode):
         return output
 
 
+@checked
 def saved(forward: Callable[[], Any], beside: Iterable[torch.Tensor] = ()) -> int:
     """Count what a forward pass does keep: bytes of memory that autograd puts aside.
 

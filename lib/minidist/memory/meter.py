@@ -35,6 +35,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from minidist.errors import checked
 from minidist.profiler.spans import Span
 from minidist.profiler.timeline import CPU, timeline
 
@@ -119,6 +120,7 @@ class Meter:
         return Curve(levels, spans, value, self._device)
 
 
+@checked
 def measured(step: Callable[[], Any], device: torch.device = CPU) -> Curve:
     """Run `step`, and record what it takes beyond what was there: a curve that starts at 0."""
     return Meter(device).curve(step)

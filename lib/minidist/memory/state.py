@@ -104,7 +104,7 @@ def bytes_each(policy: DtypePolicy = FP32, optimizer: str = "adam", foreach: boo
     """Bytes of one parameter, as formulas read them; `foreach`: as in AdamW."""
     if not isinstance(policy, DtypePolicy):
         raise TypeError(f"policy: expected a DtypePolicy, such as FP32, got {policy!r}")
-    if optimizer not in OPTIMIZERS:
+    if optimizer not in [*OPTIMIZERS]:
         raise ValueError(f"optimizer must be one of {', '.join(OPTIMIZERS)}, got {optimizer!r}")
     return Each(
         weights=policy.weights.itemsize,

@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from minidist.errors import checked
 from minidist.plots import style
 from minidist.plots.style import COLORS, GREY, PHASE
 from minidist.profiler.spans import COMPUTE, Span, rows
@@ -18,6 +19,7 @@ from minidist.profiler.spans import COMPUTE, Span, rows
 BETWEEN = 0.2  # gap between two phases, in widths of a phase
 
 
+@checked
 def memory_curve(
     recorded: Mapping[str, Any], heights: Mapping[str, Mapping[str, float]] | None = None
 ) -> Figure:

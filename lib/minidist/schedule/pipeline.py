@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple
 
-from minidist.errors import ScheduleError
+from minidist.errors import ScheduleError, checked
 from minidist.schedule import lanes
 from minidist.schedule.checks import amount, whole_number
 
@@ -105,6 +105,7 @@ def zero_bubble(ranks: int, micro: int) -> Order:
     return order
 
 
+@checked
 def in_turns(forward: Sequence[Work], backward: Sequence[Work], ahead: int) -> list[Work]:
     """So many forward passes ahead, then one forward and one backward in turn."""
     ahead = min(ahead, len(forward))
@@ -133,6 +134,7 @@ class Pass(NamedTuple):
     end: float
 
 
+@checked
 def stages_of(order: Order) -> int:
     """The number of stages that the model is cut into."""
     if not any(order):
@@ -279,6 +281,7 @@ def blocked(order: Order) -> str:
     return ", ".join(f"{queued[head].lane} {queued[head].kind}" for head, _ in waits)
 
 
+@checked
 def most_held(order: Order) -> list[int]:
     """For each rank the most micro-batches that are between forward and the end of backward.
 
@@ -294,13 +297,17 @@ def most_held(order: Order) -> list[int]:
     return most
 
 
+@checked
 def messages(order: Order) -> int:
     """The number of messages between ranks: activations forward, gradients backward."""
     return sum(call.sends for rank in range(len(order)) for call in program(order, rank))
 
 
+@checked
 def bubble(passes: Sequence[Pass]) -> float:
     """The share of the time in which ranks wait."""
+    if not passes:
+        raise ValueError("passes: expected those of a step, got none")
     ranks = 1 + max(each.rank for each in passes)
     busy = sum(each.end - each.start for each in passes)
     return 1 - busy / (ranks * max(each.end for each in passes))

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from minidist.errors import ScheduleError
+from minidist.errors import ScheduleError, checked
 from minidist.schedule.checks import whole_number
 
 Ints = npt.NDArray[np.int64]
@@ -145,6 +145,7 @@ class Schedule:
 Algorithm = Callable[..., Schedule]  # number of ranks, options such as root -> schedule
 
 
+@checked
 def bounds(numel: int, chunks: int) -> Ints:
     """Edges of `chunks` slices of `numel` elements: where each begins and, at the end, `numel`.
 

@@ -59,8 +59,8 @@ def check_arguments(
             raise ValueError("module: expected a parameter with requires_grad=True, got none")
         own = next(module.parameters()).device
         for each in devices:
-            device = torch.device(own.type, each) if isinstance(each, int) else torch.device(each)
-            if own.type == "cpu" or device != own:
+            name = f"{own.type}:{each}" if isinstance(each, int) else str(each)
+            if own.type == "cpu" or name != str(own):
                 expected = "None for a module on the CPU" if own.type == "cpu" else own
                 raise ValueError(f"device_ids, output_device: expected {expected}, got {each!r}")
 

@@ -99,7 +99,8 @@ class DistributedDataParallel(NotCopied, nn.Module):
             "static_graph": static_graph,
             "gradient_as_bucket_view": gradient_as_bucket_view,
         }
-        devices = [each for each in (*(device_ids or ()), output_device) if each is not None]
+        ids = device_ids if isinstance(device_ids, list | tuple) else [device_ids]
+        devices = [each for each in (*ids, output_device) if each is not None]
         checks.check_arguments(module, self.comm, sizes, flags, given, devices)
         if init_sync:
             check_same_model(module, self.comm)

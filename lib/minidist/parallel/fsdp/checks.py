@@ -71,7 +71,7 @@ def choose_comms(mesh: DeviceMesh | None, comm: Comm | tuple[Comm, Comm] | None)
         if mesh.get_coordinate() is None:
             raise ValueError(f"mesh: this rank is not in it, but {mesh.mesh.flatten().tolist()}")
         return [Ours(mesh.get_group(dimension)) for dimension in reversed(range(mesh.ndim))]
-    given = comm if isinstance(comm, tuple) else (comm or Ours(),)
+    given = comm if isinstance(comm, tuple) else (Ours() if comm is None else comm,)
     for each in given:
         check_comm("comm", each)
     replicas, *sharers = (set(dist.get_process_group_ranks(each.group)) for each in given)

@@ -1,6 +1,6 @@
 """`ZeroOptimizer`, to be used in place of an optimizer: state and work are 1/N on each rank."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from operator import itemgetter
@@ -85,6 +85,8 @@ class ZeroOptimizer(NotCopied, Optimizer):
         facts = {"stage": stage, "gradients": gradients, "bucket_cap_mb": bucket_cap_mb}
         with agreed(self.comm, NAME, facts):
             checks.check_arguments(optimizer_class, overlap_with_ddp, **facts)
+            if not isinstance(params, Iterable):
+                raise TypeError(f"params: expected parameters or groups of them, got {params!r}")
             self._make: partial[Any] = partial(optimizer_class, **defaults)
             super().__init__(params, {})
             checks.check_parameters(self.param_groups, self.comm.group, self._local)

@@ -5,11 +5,12 @@ from itertools import chain
 
 import numpy as np
 
-from minidist.errors import ScheduleError
+from minidist.errors import ScheduleError, checked
 from minidist.schedule.schedule import Ints, Schedule, Step
 
 
 # [ring-reduce-scatter]
+@checked
 def ring_reduce_scatter(ranks: int, *, first: int = -1) -> Schedule:
     """Each chunk travels once round the ring and collects every rank's part.
 
@@ -28,6 +29,7 @@ def ring_reduce_scatter(ranks: int, *, first: int = -1) -> Schedule:
 
 
 # [ring-all-gather]
+@checked
 def ring_all_gather(ranks: int, *, first: int = 0) -> Schedule:
     """Each chunk travels once round the ring and every rank keeps a copy.
 
@@ -44,6 +46,7 @@ def ring_all_gather(ranks: int, *, first: int = 0) -> Schedule:
 
 
 # [ring-all-reduce]
+@checked
 def ring_all_reduce(ranks: int) -> Schedule:
     """Reduce-scatter, then all-gather, in 2(N - 1) steps.
 
@@ -54,6 +57,7 @@ def ring_all_reduce(ranks: int) -> Schedule:
 
 
 # [others]
+@checked
 def hierarchical_all_reduce(ranks: int, *, local: int) -> Schedule:
     """Three rings: reduce-scatter in each node, all-reduce across nodes, all-gather in each node.
 
