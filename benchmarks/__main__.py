@@ -83,6 +83,9 @@ def main(arguments: Sequence[str]) -> int:
             print("no CUDA device: nothing to measure")
             return 2
         return run_sections(on_gpus(gpus), name)
+    if "--help" in arguments:
+        print(__doc__, f"CASE: {', '.join(CASES)}", sep="\n")
+        return 0
     if unknown := sorted(set(arguments) - set(CASES)):
         there_are = [*CASES, *(each.replace("_", " ") for each in GPU_RECORDS)]
         print(f"unknown: {', '.join(unknown)}; there are {', '.join(there_are)}")

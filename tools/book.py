@@ -17,6 +17,7 @@ import os
 import shutil
 import subprocess
 import sys
+from argparse import ArgumentParser
 from collections.abc import Iterator
 from functools import cache
 from importlib.metadata import distributions
@@ -158,4 +159,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    ArgumentParser(description=__doc__).parse_args()
     sys.exit(main())

@@ -5,6 +5,7 @@ Those of a file's own name, else those of its folder: `tests/zero/test_optimizer
 """
 
 import subprocess
+from argparse import ArgumentParser
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -34,4 +35,5 @@ def own_tests(path: Path) -> list[Path]:
 
 
 if __name__ == "__main__":
+    ArgumentParser(description=__doc__).parse_args()
     print(*sorted({str(each.relative_to(ROOT)) for path in changed() for each in own_tests(path)}))

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from argparse import ArgumentParser
 from pathlib import Path
 
 import nbformat
@@ -71,6 +72,7 @@ def write(target: Path) -> None:
 
 
 if __name__ == "__main__":
+    ArgumentParser(description=__doc__).parse_args()
     try:
         write(ROOT / "handout")
     except FileExistsError as error:

@@ -7,6 +7,7 @@ link to another page leads to another place of the file.
 import posixpath
 import re
 import sys
+from argparse import ArgumentParser
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -121,6 +122,7 @@ def steps() -> Iterator[str]:
 
 
 if __name__ == "__main__":
+    ArgumentParser(description=__doc__).parse_args()
     try:
         for line in steps():
             print(line, flush=True)

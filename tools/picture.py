@@ -1,6 +1,7 @@
 """Make the README's picture: the ring over four ranks, drawn from the simulator's events."""
 
 import io
+from argparse import ArgumentParser
 from pathlib import Path
 
 import matplotlib
@@ -36,6 +37,7 @@ def motion(steps: int) -> str:
 
 
 if __name__ == "__main__":
+    ArgumentParser(description=__doc__).parse_args()
     aside = PICTURE.with_suffix(".new")
     aside.write_text(svg())
     aside.replace(PICTURE)

@@ -4,6 +4,7 @@
 """
 
 import re
+from argparse import ArgumentParser
 from pathlib import Path
 from typing import NamedTuple
 
@@ -53,5 +54,6 @@ def published(root: Path) -> Site | None:
 
 
 if __name__ == "__main__":
+    ArgumentParser(description=__doc__).parse_args()
     found = published(ROOT)
     print(f"book={found.book if found else ''}")

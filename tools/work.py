@@ -11,6 +11,7 @@ import ast
 import hashlib
 import json
 import sys
+from argparse import ArgumentParser
 from collections.abc import Iterable, Iterator
 from itertools import count
 from pathlib import Path
@@ -141,6 +142,7 @@ def settle(lab: Path = Path(sys.prefix, "share", "jupyter", "lab", "settings")) 
 
 
 if __name__ == "__main__":
+    ArgumentParser(description=__doc__).parse_args()
     print("Copying labs and chapters to work/ ...", flush=True)
     settle()
     for line in fill():

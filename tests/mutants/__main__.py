@@ -6,6 +6,7 @@ python -m tests.mutants fsdp 12     those of a room, and number 12
 
 import os
 import sys
+from argparse import ArgumentParser
 from collections.abc import Collection
 from pathlib import Path
 from shutil import copytree, ignore_patterns
@@ -62,4 +63,6 @@ def main(wanted: set[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(set(sys.argv[1:])))
+    parser = ArgumentParser(description=__doc__)
+    parser.add_argument("fault", nargs="*", help="a number, or a room; all if none is named")
+    sys.exit(main(set(parser.parse_args().fault)))

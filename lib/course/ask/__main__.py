@@ -86,6 +86,11 @@ if __name__ == "__main__":
     os.environ["COURSE_SEED"] = str(asked.seed)
     if not asked.folder.is_dir():
         parser.error(f"{asked.folder} is no folder")
+    for path in filter(None, (asked.json, asked.sheets)):
+        if not path.absolute().parent.is_dir():
+            parser.error(f"{path}: its folder does not exist")
+    if asked.at_once < 1 or asked.seconds <= 0 or asked.gib <= 0:
+        parser.error("--at-once, --seconds, --gib: expected numbers above 0")
     limits = Limits(asked.seconds, asked.gib)
     done = grade_all(asked.folder, asked.json, asked.only, asked.at_once, limits, tqdm.write)
     if asked.sheets:
