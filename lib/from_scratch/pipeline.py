@@ -62,8 +62,7 @@ class Pipeline:
             result, to = None, stage + 1 if kind == "F" else stage - 1
             if stage in self.modules and kind == "F":
                 given = self.received(("F", stage, m)).requires_grad_() if stage else xs[m]
-                module = self.modules[stage]
-                out = module(given)
+                out = self.modules[stage](given)
                 if stage == last:  # the mean over no labels would be NaN
                     out = share[m] * loss_of(out, ys[m]) if share[m] else out[:0].sum()
                     losses.append(out.detach())
