@@ -104,6 +104,9 @@ def main():
     dist.init_process_group(backend, device_id=device if gpu else None, timeout=TIMEOUT)
     writers = dist.new_group(backend="gloo", timeout=SAVING)  # on which saves in the background
     rank, world = dist.get_rank(), dist.get_world_size()
+    dist.all_gather_object(everyones := [None] * world, vars(args) | {"checkpoints": None})
+    if other := next((each for each in everyones if each != everyones[0]), None):
+        raise ValueError(f"flags differ: {everyones[0]} on rank 0, {other} on another")
     torch.manual_seed(SEED)
     model = GPT(recompute=args.recompute).to(device)
     for block in model.blocks if args.compile else ():

@@ -98,6 +98,18 @@ def test_a_file_is_one_idea_and_a_function_reads_top_to_bottom() -> None:
     assert not offenders, "\n".join(sorted(offenders))
 
 
+def test_each_argument_has_a_row_of_its_own() -> None:
+    """Of two in one row the API pages make two, with the same words."""
+    offenders = []
+    for module, path in PATHS.items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                rows = (ast.get_docstring(node) or "").partition("\nArgs:\n")[2].partition("\n\n")
+                joint = re.findall(r"^    \w+(?:, \w+)+: ", rows[0], re.MULTILINE)
+                offenders += [f"{module}.{node.name}: {each.strip()}" for each in joint]
+    assert not offenders, "\n".join(offenders)
+
+
 def test_a_function_of_a_script_is_seen_in_every_dress() -> None:
     heads = (
         "async function f(a) {",

@@ -323,3 +323,13 @@ def test_a_rank_that_raises_ends_the_other(tmp_path: Path) -> None:
     report = errors[errors.index("Root Cause") :]
     assert "rank      : 1" in report
     assert "in main" in report, "what `record` has kept"
+
+
+def test_ranks_with_other_flags_do_not_begin(tmp_path: Path) -> None:
+    script, read = tmp_path / "other.py", "args, signals = flags(), []"
+    source = (SCRIPTS / "ddp.py").read_text()
+    script.write_text(source.replace(read, f"{read}; args.batch *= 1 + int(os.environ['RANK'])"))
+    run = torchrun(tmp_path, script, "--steps=2", "--batch=8")
+    said, errors = run.communicate()
+    assert (run.returncode, said) == (1, "")
+    assert re.search(r"flags differ: .*'batch': 8.* on rank 0, .*'batch': 16.* on another", errors)

@@ -219,7 +219,8 @@ def reduce(
 
     Args:
         tensor: as for `all_reduce`. Only read on ranks other than the root.
-        dst, group_dst: the root, as for `broadcast`.
+        dst: the root's global rank, also in a sub-group.
+        group_dst: the root's rank in the group, instead of `dst`.
     """
 
     def steps(call: Call) -> Iterator[None]:

@@ -42,16 +42,19 @@ class DistributedDataParallel(NotCopied, nn.Module):
     Args:
         module: on one device. Its parameters must not be added, replaced, frozen, cast or moved
             afterwards.
-        device_ids, output_device: the GPU that the module is on; inputs are moved there.
+        device_ids: a list of the GPU that the module is on, to which inputs are moved; or None.
+        output_device: the same GPU, or None.
         broadcast_buffers: give rank 0's buffers to all at the start, and before each forward
             outside `no_sync`; under `no_grad` before the first.
         init_sync: compare the ranks' models, and give rank 0's parameters to all.
-        find_unused_parameters, static_graph: backward may leave out parameters, also different
-            ones on different ranks, where they count as zeros; what no rank used stays as it was.
+        find_unused_parameters: backward may leave out parameters, also different ones on
+            different ranks, where they count as zeros; what no rank used stays as it was.
+        static_graph: the same as `find_unused_parameters`.
         gradient_as_bucket_view: gradients are views of the buckets, so their memory is held once.
-        first_bucket_mb, bucket_cap_mb: MiB that close the first bucket, and later ones. A bucket
-            is sent as soon as it is full and all before it have been. After the first step they
-            are built anew, in the order in which rank 0's gradients arrived.
+        bucket_cap_mb: MiB at which a bucket is full; 25 if None. It is sent as soon as it is full
+            and all before it have been. After the first step buckets are built anew, in the order
+            in which rank 0's gradients arrived.
+        first_bucket_mb: MiB at which the first bucket is full.
         comm: what the ranks talk through; `Ours(process_group)` if None.
         forward_sync_buffers: takes the place of `broadcast_buffers`, but for the start.
 

@@ -23,6 +23,7 @@ from minidist.parallel.fsdp.param_group import ParamInfo, own_modules, own_param
 from minidist.parallel.fsdp.shard import Replaced, Shard, ShardValues, no_torch_function
 from minidist.parallel.fsdp.unit import Unit
 from minidist.parallel.holders import LABEL
+from minidist.parallel.steps import steps_on
 
 AT_ONCE = 16  # facts that are compared in one message
 
@@ -203,6 +204,11 @@ def _check_backward(unit: Unit) -> None:
             "going back through this backward (create_graph=True) would need; train with "
             "DistributedDataParallel"
         )
+
+
+def steps_of(unit: Unit) -> dict[str, int]:
+    """The number of an optimizer's steps on a unit, which is to be the same on all ranks."""
+    return {"the optimizer's steps": steps_on(unit.groups[0].shards[0])}
 
 
 def check_parameters(unit: Unit) -> None:

@@ -16,7 +16,6 @@ from minidist.parallel.fsdp.param_group import MixedPrecisionPolicy, own_modules
 from minidist.parallel.fsdp.unit import Unit
 from minidist.parallel.holders import LABEL, ShardedParams, hold
 from minidist.parallel.sharding.partition import alike
-from minidist.parallel.steps import steps_on
 
 
 def fully_shard(
@@ -78,8 +77,7 @@ def fully_shard(
     groups = [[infos[index] for index in members] for members in alike(parameters)]
 
     def agree(what: str, async_op: bool) -> Handle | None:
-        facts = {"the optimizer's steps": steps_on(unit.groups[0].shards[0])}
-        return agree_on(comms[0], f"fully_shard: {what}", facts, async_op=async_op)
+        return agree_on(comms[0], f"fully_shard: {what}", checks.steps_of(unit), async_op=async_op)
 
     unit = Unit(modules, groups, comms, policy, reshard_after_forward, agree)
 

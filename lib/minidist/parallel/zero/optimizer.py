@@ -39,7 +39,8 @@ class ZeroOptimizer(NotCopied, Optimizer):
             ZeroOptimizer has them, this one takes over.
         optimizer_class: one that treats each element alone, as SGD, Adam and AdamW do.
         process_group: the default group if None.
-        parameters_as_bucket_view, overlap_with_ddp: torch's; the one is always so, the other never.
+        parameters_as_bucket_view: torch's; here parameters always are views of buckets.
+        overlap_with_ddp: torch's; refused, since stage 2 overlaps with backward.
         stage: 1: state is sharded. 2: gradients too: `backward()` averages each bucket as soon as
             it is full, keeps this rank's shard of it, and leaves every `parameter.grad` None. So
             all ranks run backward equally often; one that has no loss at all may leave out the only
