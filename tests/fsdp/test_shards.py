@@ -167,6 +167,24 @@ WHOLE: dict[str, Callable[[Any], optim.Optimizer]] = {
 }
 
 
+def states() -> list[Any]:
+    """The type of AdamW's state, and what a user's optimizer says to a norm of its own."""
+    kept = []
+    for kind, name in ((optim.AdamW, "exp_avg"), (Lion, "mean")):
+        model: Any = sharded()
+        optimizer: Any = kind(model.parameters())
+        loss(model, dist.get_rank()).backward()
+        optimizer.step()
+        kept.append(optimizer.state[model[0].weight][name])
+    return [type(kept[0]), says(kept[1].norm)]
+
+
+def test_state_of_torchs_own_optimizers_is_plain_and_a_users_has_no_norm() -> None:
+    for plain, refused in launch(states, 2):
+        assert plain is torch.Tensor
+        assert "norm" in refused
+
+
 def test_optimizers_that_need_whole_tensors_are_refused_on_all_ranks() -> None:
     def run() -> None:
         rank, where = dist.get_rank(), f"RuntimeError: rank {dist.get_rank()}: "

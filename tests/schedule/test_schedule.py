@@ -162,7 +162,7 @@ REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: A.ring_shift(4, by=1.5), TypeError, "by: .* got 1.5"),
     (lambda: A.chain_all_reduce(4, segments=2.5), TypeError, "chunks: .* got 2.5"),
     (lambda: A.hierarchical_all_reduce(6, local=4), ValueError, "6 ranks .* into nodes of 4"),
-    (lambda: list(A.ring_all_gather(4, first=0.5)), TypeError, "chunk: expected whole numbers"),
+    (lambda: list(A.ring_all_gather(4, first=0.5)), TypeError, "first: .* got 0.5"),
     (lambda: Step.of(0.5, 1, 0, True), TypeError, "src: expected whole numbers, got 0.5"),
 ]
 

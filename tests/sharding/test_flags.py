@@ -42,7 +42,7 @@ def test_flags_are_pinned_and_copied_while_the_host_goes_on() -> None:
     comm: Any = SimpleNamespace(all_reduce=lambda *_: None)
     with Moved() as moved:
         assert on_some_rank([True, False], CUDA, comm) == [True, False]
-    assert moved.found == [("made", None, True), ("moved", CUDA, True)]
+    assert moved.found == [("made", "cpu", True), ("moved", CUDA, True)]
 
 
 @contextmanager

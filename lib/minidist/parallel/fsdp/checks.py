@@ -10,7 +10,11 @@ import torch.distributed as dist
 from torch import nn
 from torch._compile import _disable_dynamo as eager  # which torch.compile runs as it is
 from torch.distributed.device_mesh import DeviceMesh
-from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
+from torch.optim.optimizer import (
+    Optimizer,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 from torch.utils._pytree import tree_leaves
 
 from minidist.comm.agreement import agree_on
@@ -20,7 +24,7 @@ from minidist.errors import MismatchError
 from minidist.parallel.autograd.backward import on_entry, tensors
 from minidist.parallel.checks import check_module, check_tensors, is_elementwise, is_plain
 from minidist.parallel.fsdp.param_group import ParamInfo, own_modules, own_parameters
-from minidist.parallel.fsdp.shard import Replaced, Shard, ShardValues, no_torch_function
+from minidist.parallel.fsdp.shard import Replaced, Shard, Sharded, ShardValues, no_torch_function
 from minidist.parallel.fsdp.unit import Unit
 from minidist.parallel.holders import LABEL
 from minidist.parallel.steps import steps_on
@@ -254,6 +258,7 @@ def check_step(optimizer: Optimizer, *_: object) -> None:
     shards = (each for group in groups for each in group["params"] if isinstance(each, Shard))
     if (shard := next(shards, None)) is None:
         return
+    Sharded.plain_state = type(optimizer).__module__.startswith("torch.optim")
     where = f"rank {dist.get_rank()}: {type(optimizer).__name__}: "
     if not (is_elementwise(type(optimizer)) or hasattr(optimizer, "gathers_shards")):
         raise RuntimeError(
@@ -284,7 +289,12 @@ def _label_state(optimizer: Optimizer, state: dict[str, Any]) -> None:
         }
 
 
+def _end_step(*_: object) -> None:
+    Sharded.plain_state = False
+
+
 register_optimizer_step_pre_hook(check_step)
+register_optimizer_step_post_hook(_end_step)
 
 
 # ---- of Muon ----

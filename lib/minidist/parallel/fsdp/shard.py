@@ -9,7 +9,8 @@ anything that autograd would record.
 [Note: a part has no norm] A norm, a mean or a product of matrices combines elements, of which other
 ranks have some: the result would be of this rank's alone, and nobody would notice. So a shard, its
 gradient, what is computed from these, and what an optimizer keeps beside them, made by
-`zeros_like`, refuse it; `to_local()` leads out.
+`zeros_like`, refuse it; `to_local()` leads out. Only the state of torch's own optimizers that treat
+each element alone is plain, since refusing takes time in each step.
 """
 
 from collections.abc import Callable, Sequence
@@ -45,6 +46,8 @@ REFUSED = ("layer", "combines")
 class Sharded:
     """The refusals that shards share with all that is computed from them."""
 
+    plain_state = False  # while one of torch's own optimizers steps
+
     def to_local(self: Any) -> Any:
         """This rank's part as a plain tensor, in the same memory; as DTensor has it."""
         with no_torch_function():
@@ -72,8 +75,7 @@ class ShardValues(Sharded, torch.Tensor):
         if kind == "unscales":
             _check_scaler(args[1])
         with no_torch_function():
-            result = func(*args, **(kwargs or {}))
-            return result if kind else _marked(result)
+            return _marked(kind, func(*args, **(kwargs or {})))
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return self.to_local().__reduce_ex__(protocol)  # a file has plain tensors
@@ -108,7 +110,7 @@ class Shard(Sharded, Parameter):
                 result = func(*args, **(kwargs or {}))
                 recorded = isinstance(result, torch.Tensor) and result.grad_fn
                 if not (recorded and torch.is_grad_enabled()):
-                    return result if kind else _marked(result)
+                    return _marked(kind, result)
             shard = next(each for each in tree_leaves((args, kwargs)) if isinstance(each, Shard))
             mine, whole = tuple(shard.shape), tuple(shard.whole_shape)
             raise RuntimeError(
@@ -131,15 +133,19 @@ def _kind(func: Any) -> str:
         return "unscales"
     if name == "__get__":
         return "" if func.__self__ in VALUES else "plain"
+    if word.endswith("_like"):
+        return "like"
     in_place = name.endswith("_") and not name.endswith("__")
     return "plain" if in_place else ""
 
 
-def _marked(result: Any) -> Any:
+def _marked(kind: str, result: Any) -> Any:
+    if kind and (kind != "like" or Sharded.plain_state):
+        return result
     if type(result) is torch.Tensor:
         return result.as_subclass(ShardValues)
     if type(result) in (list, tuple):
-        return type(result)(map(_marked, result))
+        return type(result)(_marked(kind, each) for each in result)
     return result
 
 

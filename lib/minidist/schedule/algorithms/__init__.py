@@ -3,7 +3,7 @@
 The tables name those that a collective takes in `algorithm=`.
 """
 
-from minidist.errors import checked
+from minidist import errors
 from minidist.schedule.algorithms.direct import (
     direct_gather,
     direct_reduce_scatter,
@@ -49,6 +49,6 @@ SEGMENT = 256 << 10  # bytes that a pipeline passes on at once
 MOST_SEGMENTS = 64
 
 
-@checked
+@errors.checked
 def segments(nbytes: int) -> int:
     return 1 << min(MOST_SEGMENTS, max(1, nbytes // SEGMENT)).bit_length() - 1
