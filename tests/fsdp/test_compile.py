@@ -47,12 +47,21 @@ def shard(net: Any) -> Any:
     return minidist.fully_shard(each_block(net, minidist.fully_shard))
 
 
+def ddp(net: Any) -> Any:
+    return minidist.DistributedDataParallel(net)
+
+
 def forward_compiled(block: Any) -> None:
     block.forward = compiled(block.forward)
 
 
 def compiled_in_place(block: Any) -> None:
     block.compile(backend=BACKEND)
+
+
+def itself(model: Any) -> Any:
+    compiled_in_place(model)
+    return model
 
 
 def forward_set_on_the_instance(block: Any) -> Any:
@@ -70,6 +79,10 @@ FORMS: dict[str, Callable[[Any], Any]] = {
     "shard, then block.compile()": lambda net: each_block(shard(net), compiled_in_place),
     "shard, then compile(model)": lambda net: compiled(shard(net)),
     "shard(compile(model))": lambda net: minidist.fully_shard(compiled(net)),
+    "DDP of compiled blocks": lambda net: ddp(each_block(net, compiled)),
+    "DDP(compile(model))": lambda net: ddp(compiled(net)),
+    "compile(DDP(model))": lambda net: compiled(ddp(net)),
+    "DDP(model).compile()": lambda net: itself(ddp(net)),
     "self.forward = ..., then shard": lambda net: shard(
         each_block(net, forward_set_on_the_instance)
     ),
@@ -107,8 +120,7 @@ def all_off() -> list[str]:
     net = Net()
     found["compile(step) of shards"] = train(net, shard(net), mine, step=True)
     net = Net()
-    ddp = minidist.DistributedDataParallel(net)
-    found["compile(ZeroOptimizer.step)"] = train(net, ddp, mine, step=True, zero=True)
+    found["compile(ZeroOptimizer.step)"] = train(net, ddp(net), mine, step=True, zero=True)
     for name, weights in found.items():
         far = max(float((a - b).abs().max()) for a, b in zip(weights, right, strict=True))
         if not far < TOLERANCE:
