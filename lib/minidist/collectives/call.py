@@ -147,15 +147,16 @@ def collective(
     name: str, group: ProcessGroup | None, async_op: bool, check: bool | None, steps: Steps
 ) -> Work | None:
     """Run a collective, written as above, on all ranks or on none."""
-    flags = {"async_op": async_op, "check": check}
-    if any(flag not in (None, True, False) for flag in flags.values()):  # refused below, by all
-        async_op, check = False, None
-    call = Call(name, group, check, steps)
-    phases = steps(call)
     problem: Exception | None = None
     try:
-        check_flags(flags)
-        next(phases)
+        check_flags({"async_op": async_op, "check": check})
+    except TypeError as error:  # raised below, on all ranks
+        problem, async_op, check = error, False, None
+    call = Call(name, group, check, steps)
+    phases = steps(call)
+    try:
+        if problem is None:
+            next(phases)
     except (TypeError, ValueError, RuntimeError) as error:
         problem = error
     entry = recorder.entered(name, members(group), call.tensors, call.facts)
