@@ -3,6 +3,7 @@
     python -m benchmarks              every case on the CPU, each into results/CASE.json
     python -m benchmarks ddp fsdp     some of them
     python -m benchmarks.gpu          checks and cases on the GPUs of this host, in eight minutes
+    python -m benchmarks.gpu grid     a section that is asked for by name
 
 `cases/` has what is measured, `checks/` what a GPU can get wrong, `harness/` what they share.
 Nothing need be installed but torch and numpy.

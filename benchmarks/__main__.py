@@ -1,5 +1,6 @@
 """`python -m benchmarks [CASE ...]` on the CPU; `python -m benchmarks gpu` on this host's GPUs,
-and `python -m benchmarks gpu rates` or `gpu suites` for a section that is asked for by name.
+and `python -m benchmarks gpu rates grid` for sections that are asked for by name: each has a record
+of its own, written after each row.
 
 To measure something more, write a module with a `measure(scope, clock)` that yields rows, and add
 it to `CASES` or to `GPU_SECTIONS`. Ranks, rounds and bytes come from the scope, so that
@@ -11,13 +12,16 @@ line of its table.
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
 from benchmarks.cases import (
+    ahead,
     collectives,
     ddp,
     fsdp,
+    grid,
     launch,
     local_sgd,
     memory_limit,
@@ -32,7 +36,7 @@ from benchmarks.cases import (
 from benchmarks.checks import collectives as checked_collectives
 from benchmarks.checks import copy_bandwidth, multi_gpu, stream_order, suites
 from benchmarks.harness import environment
-from benchmarks.harness.record import Row, record
+from benchmarks.harness.record import Row, earlier, record
 from benchmarks.harness.sections import Clock, Measure, Section, run
 from benchmarks.harness.setups import Scope, Setup, on_gpus
 from benchmarks.promises import broken
@@ -67,6 +71,8 @@ GPU_SECTIONS = [
 GPU_RECORDS = {
     "gpu": GPU_SECTIONS,
     "gpu_rates": [GPU_SECTIONS[0], Section("rates", rates.measure, 240)],
+    "gpu_grid": [GPU_SECTIONS[0], Section("grid", grid.measure, 240)],
+    "gpu_ahead": [GPU_SECTIONS[0], Section("ahead", ahead.measure, 60)],
     "gpu_suites": [
         GPU_SECTIONS[0],
         Section("trace", trace.measure, 40),
@@ -77,12 +83,13 @@ GPU_RECORDS = {
 
 def main(arguments: Sequence[str]) -> int:
     """Measure and record; the exit status."""
-    if (name := "_".join(arguments)) in GPU_RECORDS:
+    asked = [f"gpu_{name}" for name in arguments[1:]] or ["gpu"]
+    if arguments[:1] == ["gpu"] and GPU_RECORDS.keys() >= {*asked}:
         gpus = torch.cuda.device_count()
         if not gpus:
             print("no CUDA device: nothing to measure")
             return 2
-        return run_sections(on_gpus(gpus), name)
+        return max([run_sections(on_gpus(gpus), name) for name in asked])
     if "--help" in arguments:
         print(__doc__, f"CASE: {', '.join(CASES)}", sep="\n")
         return 0
@@ -114,9 +121,12 @@ def keeps_its_promises(name: str, rows: list[Row]) -> bool:
 def run_sections(scope: Scope, name: str = "gpu") -> int:
     """All sections of a record; the exit status: 1 if a section failed, or 0."""
     start = time.monotonic()
-    rows, failed = run(GPU_RECORDS[name], scope)
+    command = f"python -m benchmarks.{name.replace('_', ' ')}"
+    scope = replace(scope, earlier=earlier(name))
+    sections = GPU_RECORDS[name]
+    rows, failed = run(sections, scope, keep=lambda rows: record(name, rows, command))
     took = {"section": "command", "seconds": round(time.monotonic() - start, 1), "failed": failed}
-    path = record(name, [*rows, took], f"python -m benchmarks.{name.replace('_', ' ')}")
+    path = record(name, [*rows, took], command)
     keeps_its_promises(name, [*rows, took])
     for row in rows:
         if "skipped" in row:

@@ -7,12 +7,9 @@ twice those of forward, and a recomputed block its forward once more, of which t
 last product unless the block is compiled.
 """
 
-import json
 from collections.abc import Iterator
 from functools import partial
 from itertools import product
-from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import Any
 from unittest.mock import patch
 
@@ -22,38 +19,44 @@ from torch.utils.checkpoint import checkpoint
 
 import minidist
 from benchmarks.cases.small_job import PARTS, Run, Shape, accelerator, block_of, tried
-from benchmarks.harness import turns
+from benchmarks.harness import environment, turns
 from benchmarks.harness.record import Row
 from benchmarks.harness.sections import Clock
 from benchmarks.harness.setups import Scope, Setup
+from benchmarks.harness.streams import add, streamed
 from course.training import models
-from minidist.planner.jobs import SHAPES
+from minidist.planner import jobs
 
-BLOCKS = tuple(Shape(1, *shape[1:6]) for shape in SHAPES.values())
+BLOCKS = tuple(Shape(1, *shape[1:6]) for shape in jobs.SHAPES.values())
 TOKENS = (2048, 8192, 32_768)
 WAYS = ("bf16", "autocast", "bf16, compiled", "autocast, compiled")  # time may run out in the last
 LEAST, MOST = 2, 7  # rounds in which the parts are timed
+COMPLETING = 100  # seconds at most for what an earlier record lacks
 START = 30  # seconds for a process to begin, and for the last run, which may compile, to end
 
 
 def measure(scope: Scope, clock: Clock) -> Iterator[Row]:
-    """A row for each run, also if it found no memory or no time; they outlive a crash."""
+    """A row for each run, also if it found no memory or no time; they outlive a crash.
+
+    If an earlier record of the same GPU and torch lacks some, only those are measured.
+    """
     each = product(WAYS, BLOCKS, (False, True), TOKENS)
     runs = [Run(way, shape, tokens, 1, again) for way, shape, again, tokens in each]
     alone, seconds = Setup(1, scope.device), clock.left()
-    with NamedTemporaryFile("r") as rows:
-        try:
-            alone.launch(on_rank, runs, seconds - START, rows.name, timeout=seconds)
-        finally:
-            yield from map(json.loads, rows)
+    yield from streamed(alone, on_rank, runs, seconds - START, scope.earlier, timeout=seconds)
 
 
-def on_rank(runs: list[Run], seconds: float, path: str) -> None:
+def on_rank(runs: list[Run], seconds: float, earlier: Row, path: str) -> None:
     """On the only rank: each run, one after the other, and a line for each.
 
     Raises:
         RuntimeError: some failed, but not for want of memory or time.
     """
+    if kept := complete(runs, earlier):
+        for known in kept.values():
+            add(path, known)
+        runs = sorted((run for run in runs if run not in kept), key=most_wanted)
+        seconds = min(seconds, COMPLETING - START)
     clock, failed = Clock(seconds), 0
     for done, run in enumerate(runs):
         if run[:2] != runs[done - 1][:2]:  # another way or shape
@@ -67,10 +70,34 @@ def on_rank(runs: list[Run], seconds: float, path: str) -> None:
         except Exception as error:
             row["error"] = f"{type(error).__name__}: {error}".splitlines()[0]
             failed += 1
-        with Path(path).open("a") as lines:
-            print(json.dumps(row), file=lines)
+        add(path, row)
     if failed:
         raise RuntimeError(f"{failed} of {len(runs)} runs failed")
+
+
+def complete(runs: list[Run], earlier: Row) -> dict[Run, Row]:
+    """Rows of a record of this GPU and torch that can stay, by run; none if it lacks nothing."""
+    rows = earlier.get("rows", ())
+    where: Row = next((row for row in rows if row["section"] == "environment"), {})
+    here = environment.describe()
+    if any(where.get(key) != here[key] for key in ("gpus", "torch")):
+        return {}
+    known = {
+        (row["way"], row["width"], row["tokens"], row["checkpointed"]): row
+        for row in rows
+        if "tflops" in row or "out_of_memory" in row
+    }
+    kept = {}
+    for run in runs:
+        if row := known.get((run.way, run.shape.width, run.tokens, run.checkpointed)):
+            kept[run] = {"date": earlier["date"], **row}
+    return kept if len(kept) < len(runs) else {}
+
+
+def most_wanted(run: Run) -> tuple[bool, int, int, bool]:
+    """A place in the order of runs: those that a page shows come first."""
+    width = run.shape.width
+    return run.checkpointed, WAYS.index(run.way), width, run.tokens != jobs.SEQUENCE
 
 
 def rate(clock: Clock, parts: int, run: Run) -> Row:

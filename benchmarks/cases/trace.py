@@ -5,7 +5,7 @@ gathers, compute and reductions, and which of them overlap; their speed is not t
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -48,19 +48,25 @@ def on_rank(way: str, config: Config) -> Row:
     ids = corpus()[0][: config.batch * (config.tokens + 1)].view(config.batch, -1).to(device)
     for _ in range(WARM_UP):
         step(model, optimizer, ids)
-    activities = [ProfilerActivity.CPU]
-    if device.type == "cuda":
+    events = profiled(lambda: step(model, optimizer, ids))
+    return {"width": config.width, "layers": config.layers, "batch": config.batch, **trim(events)}
+
+
+def profiled(call: Callable[[], object]) -> list[Row]:
+    """Events of a call in Chrome's format, of host and GPU; all ranks begin together."""
+    activities, on_gpu = [ProfilerActivity.CPU], minidist.device().type == "cuda"
+    if on_gpu:
         activities.append(ProfilerActivity.CUDA)
         torch.cuda.synchronize()
     dist.barrier()
     with profile(activities=activities, acc_events=True) as found:
-        step(model, optimizer, ids)
-        if device.type == "cuda":
+        call()
+        if on_gpu:
             torch.cuda.synchronize()
     with TemporaryDirectory() as folder:
         found.export_chrome_trace(path := str(Path(folder) / "trace.json"))
-        events = json.loads(Path(path).read_text())["traceEvents"]
-    return {"width": config.width, "layers": config.layers, "batch": config.batch, **trim(events)}
+        events: list[Row] = json.loads(Path(path).read_text())["traceEvents"]
+    return events
 
 
 def step(model: Any, optimizer: Optimizer, ids: torch.Tensor) -> None:

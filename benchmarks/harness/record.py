@@ -27,6 +27,13 @@ def record(name: str, rows: list[Row], command: str) -> Path:
     return path
 
 
+def earlier(name: str) -> Row:
+    """The record that there is, or nothing."""
+    path = RESULTS / f"{name}.json"
+    found: Row = json.loads(path.read_text()) if path.exists() else {}
+    return found
+
+
 def worst_of_ranks(rows: tuple[Row, ...]) -> Row:
     """One row for those of all ranks: true if it is on every rank; of numbers the largest."""
     merged = dict(rows[0])

@@ -73,8 +73,12 @@ def run(
     say: Callable[[str], object] = print,
     total: float = TOTAL,
     now: Callable[[], float] = time.monotonic,
+    keep: Callable[[list[Row]], object] = lambda rows: None,
 ) -> tuple[list[Row], list[str]]:
-    """All rows, each with its section's name, and the names of the sections that failed."""
+    """All rows, each with its section's name, and the names of the sections that failed.
+
+    `keep` is called with those that there are, after each one.
+    """
     rows: list[Row] = []
     failed = []
     start, due = now(), 0.0
@@ -88,6 +92,7 @@ def run(
                 raise TimeoutError("not begun: the sections before it took all the time")
             for row in measure(scope, Clock(seconds, now)):
                 rows.append({"section": name, **row})  # one by one: those before an error are kept
+                keep(rows)
         except Exception as raised:
             error = _first_line(raised)
             lines = "".join(traceback.format_exception(raised)).splitlines()

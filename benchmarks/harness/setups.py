@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -50,6 +50,7 @@ class Scope:
     tries: int = 2  # launches for each measurement of memory, of which the smallest counts
     widths: tuple[int, ...] = ()  # of the models that DDP and FSDP are compared with
     batches: tuple[int, ...] = ()  # rows of a rank; the largest is sought that fits into memory
+    earlier: dict[str, Any] = field(default_factory=dict)  # the record of this name that there is
 
     @property
     def device(self) -> str:

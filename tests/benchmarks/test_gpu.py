@@ -68,7 +68,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Row:
         tmp_path_factory.mktemp("results"),
         "gpu",
         (command, "GPU_RECORDS", {"gpu": longer}),
-        (command, "run", lambda *sections: run(*sections, total=8000)),
+        (command, "run", lambda *sections, **how: run(*sections, total=8000, **how)),
         (small_job, "MEMORY", tuple(map(tiny, small_job.MEMORY))),
         (small_job, "RATES", tuple(map(tiny, small_job.RATES))),
         (split, "JOB", TINY),
@@ -321,7 +321,7 @@ def on_a_small_gpu(runs: list[small_job.Run], seconds: float, path: str) -> None
         raise ValueError("odd\nmore")
 
     with patch.object(rates, "times", times):
-        rates.on_rank(runs, seconds, path)
+        rates.on_rank(runs, seconds, {}, path)
 
 
 def test_a_block_without_memory_or_time_is_a_row_and_one_that_fails_fails_the_section(
@@ -338,7 +338,9 @@ def test_a_block_without_memory_or_time_is_a_row_and_one_that_fails_fails_the_se
 
 
 def test_rows_of_blocks_outlive_a_crash(monkeypatch: pytest.MonkeyPatch) -> None:
-    def launch(_: Setup, fn: Any, runs: Any, seconds: float, path: str, timeout: float) -> None:
+    def launch(_: Setup, fn: Any, runs: Any, *args: Any, timeout: float) -> None:
+        seconds, earlier, path = args
+        assert earlier == {}
         assert (len(runs), len(set(runs))) == (72, 72)
         assert 0 < seconds < timeout <= 240
         Path(path).write_text('{"width": 3072}\n')
