@@ -2,7 +2,10 @@
 
 import pytest
 
+from course.chapters.why.costs import layer_costs
 from course.pages.price import ask
+from minidist.planner.hardware import H100
+from minidist.planner.jobs import MEDIUM, sized
 from tests.course.verdicts import diagnosed
 
 test_each_answer_is_judged = diagnosed("why")
@@ -34,3 +37,19 @@ def test_communication_of_a_million_tokens_takes_longer_from_81_nodes_on() -> No
         if ask("all_reduce", gpus=8 * nodes) > whole / (8 * nodes)
     ]
     assert slower == list(range(648, 1025, 8))
+
+
+def test_a_layer_s_operations_are_13_widths_squared_and_attention_s_over_13_d_of_them() -> None:
+    for sequence in (2048, 8192):
+        *matrices, attention = layer_costs("medium", sequence).values()
+        assert sum(matrices) == pytest.approx(2e-6 * 13 * MEDIUM.width**2)
+        assert attention / sum(matrices) == pytest.approx(sequence / 13 / MEDIUM.width)
+        sizes = sized("medium", sequence)
+        forward = (sum(matrices) + attention) * 1e6 * sizes.units * sequence
+        assert forward == pytest.approx(sizes.operations - sizes.head)
+    assert 0.8 < matrices[2] / sum(matrices) < 0.81  # of the figure's alternative text
+
+
+def test_the_clock_reaches_just_under_half_of_the_peak_and_a_third_of_that_in_attention() -> None:
+    assert 0.47 < H100.rate(4096) / H100.flops < 0.5
+    assert 0.3 < H100.attention < 0.36
