@@ -12,7 +12,7 @@ from course.chapters.choosing.figures import (
     predicted,
     roofline,
 )
-from course.chapters.cluster.figures import Life, async_save, lives, seats
+from course.chapters.cluster.figures import Life, after_a_death, async_save, lives, seats
 from course.chapters.collectives.figures import before_after, in_a_row, mesh_sums, waiting
 from course.chapters.ddp.figures import Travel, bucket_timeline, ddp_step, gradients
 from course.chapters.disagree.figures import Run, batch_memory, disagreements, drift, last_calls
@@ -48,7 +48,7 @@ from course.chapters.inside.figures import (
     who_talks,
 )
 from course.chapters.keep_going.figures import outer_path, presence, when_ranks_talk
-from course.chapters.map_reduce.figures import after_a_death, map_shuffle_reduce, step_as_reduce
+from course.chapters.map_reduce.figures import map_shuffle_reduce
 from course.chapters.memory.figures import GPT2_BLOCK, block_memory, rank_memory, step_memory
 from course.chapters.pipelines.figures import pipelines
 from course.chapters.ring.figures import chunk_tour, link_lanes, readings, ring_circle

@@ -18,7 +18,6 @@ MOVED = {  # the first that fits; what comes after it stays
     r"sandbox": "ask",
     r"training\.curves": "chapters.keep_going.curves",
     r"training\.dimensions": "chapters.inside.dimensions",
-    r"training\.elastic": "chapters.map_reduce.elastic",
     r"training\.metered": "chapters.fsdp.metered",
     r"training\.regroup": "chapters.cluster.regroup",
 }

@@ -1,1 +1,1 @@
-"""MapReduce, and training as one."""
+"""MapReduce, and the sum of gradients as its shuffle."""
