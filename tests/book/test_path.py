@@ -81,6 +81,18 @@ def test_a_lab_has_its_own_title_there() -> None:
     assert not offenders, "\n".join(map(str, offenders))
 
 
+OPENS = r"# .+\n\n\*\*.+\?\*\*\n\n\*About {} minutes with the exercises?(; .+)?\.\*\n\n\S"
+
+
+def test_a_lab_opens_with_its_question_and_its_minutes_and_its_imports_are_folded() -> None:
+    opened = {lab.name: cells(lab)[:2] for lab in LABS}
+    offenders = [
+        lab for lab in LABS if not re.match(OPENS.format(lab.minutes), opened[lab.name][0][1])
+    ]
+    walls = [name for name, (_, (_, _, tags)) in opened.items() if tags != ["hide-input"]]
+    assert (offenders, walls) == ([], [])
+
+
 def test_times_are_what_the_rule_says_to_five_minutes() -> None:
     """The rule of the page for instructors; where it does not hold, mend the landing page."""
     times = {c.page: (c.minutes, reading_time(c)) for c in PATH}

@@ -18,6 +18,7 @@ from house import (
     evidence,
     figures_list,
     first_uses,
+    folds,
     lab_figures,
     labs,
     light,
@@ -76,6 +77,6 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("missing-reference", find_elsewhere)
     app.connect("env-check-consistency", write_on_all_cores)
     parts = (labs, lab_figures, figures_list, claims, drawn, evidence, first_uses, run_it, tables)
-    for part in (*parts, online, python, search_texts, downloads, light, stacks):
+    for part in (*parts, online, python, search_texts, downloads, folds, light, stacks):
         part.setup(app)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
