@@ -4,7 +4,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-dist.init_process_group("gloo")  # torchrun has started two of us, who meet here
+dist.init_process_group("gloo")  # torchrun's two processes meet here
 torch.manual_seed(dist.get_rank())  # each draws data of its own
 model = DistributedDataParallel(torch.nn.Linear(8, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

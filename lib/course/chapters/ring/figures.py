@@ -29,8 +29,9 @@ def ring_circle(replay: Replay, panels: Mapping[str, Sequence[int]]) -> Figure:
     dashed arrow overwrites what it meets, a solid one adds to it. `replay`: of four ranks, of up to
     eight if the tensor is one chunk; `panels`: title → the steps, from 0, that it shows.
     """
-    rows = -(-len(panels) // 2)
-    figure, grid = style.subplots(rows, 2, size=(3.44, 2.05 * rows))
+    columns = 3 if len(panels) == 3 else 2
+    rows = -(-len(panels) // columns)
+    figure, grid = style.subplots(rows, columns, size=(1.72 * columns, 2.05 * rows))
     for axes in grid.flat[len(panels) :]:
         axes.set_axis_off()
     for axes, (title, steps) in zip(grid.flat, panels.items(), strict=False):
