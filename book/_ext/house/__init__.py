@@ -18,11 +18,11 @@ from house import (
     evidence,
     figures_list,
     first_uses,
-    folds,
     lab_figures,
     labs,
     light,
     online,
+    prompts,
     python,
     run_it,
     search_texts,
@@ -73,10 +73,11 @@ def write_on_all_cores(app: Sphinx, env: BuildEnvironment) -> None:
 def setup(app: Sphinx) -> dict[str, bool]:
     gc.disable()  # a build keeps nearly all that it makes: a quarter of its time went here
     app.connect("builder-inited", copy_mathjax)
+    app.connect("doctree-read", prompts.name_imports)
     app.connect("autodoc-skip-member", skip_field)
     app.connect("missing-reference", find_elsewhere)
     app.connect("env-check-consistency", write_on_all_cores)
     parts = (labs, lab_figures, figures_list, claims, drawn, evidence, first_uses, run_it, tables)
-    for part in (*parts, online, python, search_texts, downloads, folds, light, stacks):
+    for part in (*parts, online, python, search_texts, downloads, light, stacks):
         part.setup(app)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -16,7 +16,3 @@ def name_imports(app: Sphinx, doctree: document) -> None:
         shows = any(each.get("nb_element") == "cell_code_output" for each in cell.children)
         if not shows and IMPORTS.search(cell.astext()):
             cell["prompt_show"], cell["prompt_hide"] = "imports", "hide the imports"
-
-
-def setup(app: Sphinx) -> None:
-    app.connect("doctree-read", name_imports)
