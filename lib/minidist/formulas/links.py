@@ -46,6 +46,15 @@ def collective(step: TrainingStep, name: str, size: float, over: str = "ranks") 
     return priced(name, size, step.nodes, step.local, step.gpu)
 
 
+def collectives(step: TrainingStep, name: str, sizes: Sequence[float]) -> list[float]:
+    """Seconds of a collective on each of these tensors, in bytes; equal ones are priced once."""
+    known: dict[float, float] = {}
+    for size in sizes:
+        if size not in known:
+            known[size] = collective(step, name, size)
+    return [known[each] for each in sizes]
+
+
 def straight(step: TrainingStep, size: float, receivers: int) -> float:
     """Seconds until each rank has sent its `size` bytes straight to `receivers`, a part to each.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from minidist.formulas.links import HALVES, collective, priced
+from minidist.formulas.links import HALVES, collective, collectives, priced
 from minidist.formulas.memory import STAGES, bucket_bytes, buckets, memory, shards
 from minidist.formulas.models import bubble, effort, ready, root
 from minidist.schedule.lanes import Work, end, spans
@@ -213,7 +213,7 @@ def works(step: TrainingStep, strategy: str) -> list[lanes.Work]:
     if len(during) > 0:
         name = during[0][0]
         made = gradients_ready(step, strategy)
-        takes = [collective(step, name, size) for size in bucket_bytes(step, strategy)]
+        takes = collectives(step, name, bucket_bytes(step, strategy))
         for work in bucketed(made, buckets(step, strategy), takes, name.replace("_", "-")):
             work.after = [place + 1 for place in work.after]
             found.append(work)
@@ -237,9 +237,9 @@ def _last(found: list[lanes.Work]) -> list[int]:
 
 def _one_by_one(step: TrainingStep, found: list[lanes.Work], name: str, each: int) -> None:
     """Add a collective for each bucket, of so many bytes per parameter, after all that is there."""
-    after = _last(found)
-    for size in bucket_bytes(step, "zero1"):
-        takes = collective(step, name, size / step.each.gradients * each)
+    after, part = _last(found), each / step.each.gradients
+    sizes = [part * size for size in bucket_bytes(step, "zero1")]
+    for takes in collectives(step, name, sizes):
         found.append(Work(NETWORK, name.replace("_", "-"), takes, after))
 
 
