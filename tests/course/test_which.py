@@ -1,10 +1,6 @@
 """The chapter on choosing: wrong answers for its graders, and its prices."""
 
-import math
 from collections.abc import Callable
-from typing import Any
-
-import numpy as np
 
 from course.pages.price import ask, step_of
 from course.pages.published import published
@@ -18,9 +14,8 @@ from minidist.schedule.algorithms import (
     hierarchical_all_reduce,
     recursive_doubling_all_reduce,
     ring_all_reduce,
-    tree_all_reduce,
 )
-from minidist.schedule.cost import Link, nodes, price, seconds, switch
+from minidist.schedule.cost import Link, nodes, price, switch
 from minidist.schedule.schedule import Schedule
 from minidist.schedule.traffic import traffic
 from tests.course.verdicts import diagnosed, names
@@ -34,55 +29,40 @@ MIB = 2**20
 COUNTED = [*range(1, 20), *range(150, 173), 128, 236, 256]  # segments
 CLUSTER = nodes(8, Link(3e-6, 1 / 450e9), Link(10e-6, 1 / 50e9), rails=8, gamma=1e-12)
 WAYS: dict[str, Callable[[int], Schedule]] = {
-    "binomial tree": tree_all_reduce,
-    "double tree": lambda ranks: double_tree_all_reduce(ranks, segments=16),
-    "recursive doubling": recursive_doubling_all_reduce,
-    "halving-doubling": halving_doubling_all_reduce,
     "ring": ring_all_reduce,
+    "double tree": lambda ranks: double_tree_all_reduce(ranks, segments=16),
     "hierarchical": lambda ranks: hierarchical_all_reduce(ranks, local=8),
 }
 
 
-def test_the_double_tree_beats_the_hierarchy_at_25_mib_and_the_binomial_tree_anywhere() -> None:
+def test_schedules_of_a_bucket_over_1024_ranks() -> None:
     prices = {name: price(way(1024), CLUSTER) for name, way in WAYS.items()}
-    at = {
-        name: [round(1e3 * took(mib * MIB), 2) for mib in (25, 96)] for name, took in prices.items()
-    }
-    assert at["binomial tree"] == [8.11, 30.69]
-    assert at["double tree"] == [2.07, 6.41]
-    assert at["hierarchical"] == [2.84, 3.57]
-    assert at["halving-doubling"] == [0.42, 1.15]
-    assert at["ring"] == [9.0, 12.05]
-    assert at["recursive doubling"] == [4.19, 15.85]
-    assert 0.6 < prices["ring"](0) / prices["ring"](96 * MIB) < 0.7, "mostly latency"
-    assert math.isclose(prices["ring"](0), (2046 - 256) * 3e-6 + 256 * 10e-6)
+    at = {name: round(1e3 * took(96 * MIB), 2) for name, took in prices.items()}
+    assert at == {"ring": 12.05, "double tree": 6.41, "hierarchical": 3.57}
 
 
-def test_who_wins_with_and_without_the_doublings() -> None:
-    sizes = [2.0**power for power in range(8, 33)]
-    for ranks in (8, 16, 24, 64, 96, 256, 384, 512, 768, 1024):
-        prices = {name: price(way(ranks), CLUSTER) for name, way in WAYS.items()}
+def test_the_map_of_what_nccl_picks() -> None:
+    def picked(count: int) -> list[str]:
+        """Without repetition, from 4 bytes to 16 GiB."""
+        found = [nccl.cheapest("all_reduce", 2.0**power, count, 8, H100) for power in range(2, 35)]
+        return list(dict.fromkeys(f"{each['algorithm']}, {each['protocol']}" for each in found))
 
-        def winners(names: list[str], prices: Any = prices) -> list[str]:
-            """Without repetition, from the smallest size to the largest."""
-            took = np.array([[prices[name](size) for size in sizes] for name in names])
-            return list(dict.fromkeys(names[best] for best in took.argmin(axis=0)))
-
-        if ranks & (ranks - 1) == 0:
-            assert winners([*WAYS]) == ["recursive doubling", "halving-doubling"]
-        large = "ring" if ranks == 8 else "hierarchical"
-        double = ["double tree"] if ranks >= 384 else []
-        lacking = [name for name in WAYS if "doubling" not in name]
-        assert winners(lacking) == ["binomial tree", *double, large]
+    tree = ["tree, LL", "tree, LL128"]
+    assert picked(1) == ["ring, LL", "ring, LL128", "ring, Simple"]
+    for count in (2, 3, 4, 6, 8):
+        assert picked(count) == [*tree, "ring, LL128", "ring, Simple"]
+    for count in (12, 16, 24, 32, 64, 128, 256):
+        assert picked(count) == [*tree, "tree, Simple", "ring, Simple"]
+    assert picked(1024) == [*tree, "tree, Simple"]
 
 
 def test_what_crosses_the_middle_of_64_ranks() -> None:
     def across(way: Callable[[int], Schedule]) -> float:
         return traffic(way(64), 4096, 1, local=32).between_nodes / 4096
 
-    assert across(WAYS["ring"]) == 3.9375
-    assert across(WAYS["halving-doubling"]) == 2
-    assert across(WAYS["recursive doubling"]) == 64
+    assert across(ring_all_reduce) == 3.9375
+    assert across(halving_doubling_all_reduce) == 2
+    assert across(recursive_doubling_all_reduce) == 64
 
 
 def test_the_best_number_of_segments_and_the_formula_s() -> None:
@@ -139,19 +119,3 @@ def test_a_regret_belongs_to_a_size() -> None:
         assert bus >= without
     four = dict(switched["four_nodes_h200_4_gib"])
     assert four["nvlstree forced"] < four["ring forced"]
-
-
-def test_a_slow_cable_hurts_a_binomial_tree_less_if_it_is_a_leaf_s() -> None:
-    good, bad = Link(1e-5, 1 / 50e9), Link(1e-5, 1 / 5e9)
-    times = {}
-    for name in ("ring", "binomial tree"):
-        slow = [switch([bad if each == rank else good for each in range(8)]) for rank in (0, 7)]
-        took = [seconds(WAYS[name](8), 1e9, link) for link in slow]
-        times[name] = [each / seconds(WAYS[name](8), 1e9, switch(good)) for each in took]
-    assert times["ring"][0] == times["ring"][1] > 9.9
-    assert times["binomial tree"][1] < times["binomial tree"][0]
-    uses = {
-        rank: sum(rank in step.src or rank in step.dst for step in tree_all_reduce(8))
-        for rank in (0, 7)
-    }
-    assert uses == {0: 6, 7: 2}

@@ -81,7 +81,8 @@ def floors(
 ) -> Figure:
     """Each algorithm, by its (steps, tensors that its busiest rank sends), and both lower bounds.
 
-    `places`: where an algorithm's name stands, in points from its mark, if not to the right.
+    `places`: where an algorithm's name stands, in points from its mark, if not to the right; at 0
+    to the side it is above or below the mark.
     """
     figure, axes = style.single(size=(3.7, 3.3))
     least_steps, least_sent = np.ceil(np.log2(ranks)), 2 * (ranks - 1) / ranks
@@ -91,7 +92,8 @@ def floors(
         color = style.color_of(name.removeprefix("binomial "))
         axes.plot(*point, MARKERS[number % 7], color=color, markersize=8)
         place = places.get(name, (8, 0))
-        look: Look = {"fontsize": 8, "ha": "left" if place[0] >= 0 else "right", "va": "center"}
+        side = "center" if not place[0] else "left" if place[0] > 0 else "right"
+        look: Look = {"fontsize": 8, "ha": side, "va": "center"}
         axes.annotate(name, point, place, textcoords="offset points", **look)
     said: Look = {"fontsize": style.LABEL, "color": GREY}
     axes.text(least_steps * 1.06, ranks, "fewest steps", **said)

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import ListedColormap
+from matplotlib.colors import ListedColormap, to_rgba
 from matplotlib.figure import Figure
 from matplotlib.patches import Wedge
 from matplotlib.ticker import FixedLocator
@@ -17,22 +17,28 @@ from minidist.plots.cells import Cell, cells
 from minidist.plots.curves import in_bytes
 from minidist.plots.style import COLORS, GREY, LABEL, RANK, TITLE
 
+OPACITY = {"LL": 0.2, "LL128": 0.42, "Simple": 0.66}  # of protocols
+
 
 def winners(
     best: Mapping[str, Mapping[int, Sequence[str]]],
     sizes: Sequence[float],
     names: Sequence[str],
     marks: Mapping[str, float] | None = None,
+    *,
+    y_label: str = "ranks",
 ) -> Figure:
-    """Which algorithm is the fastest: tensor size to the right, ranks upward.
+    """Which algorithm is the fastest: tensor size to the right, ranks or nodes upward.
 
-    `best`: title → number of ranks → the winner's name, one of `names`, at each of `sizes`;
-    `marks`: name → bytes of a line from top to bottom, beside which no region is named.
+    `best`: title → number of ranks → the winner's name, one of `names`, at each of `sizes`; after
+    a comma a name has a protocol; `marks`: name → bytes of a line from top to bottom, beside which
+    no region is named.
     """
-    figure, panels = style.stacked(best, (3.6, 2.1 * len(best) + 0.2), sharex=True)
+    tall = max(2.1, 0.19 * max(map(len, best.values())))
+    figure, panels = style.stacked(best, (3.6, tall * len(best) + 0.2), sharex=True)
     for axes, rows in panels:
         _regions(axes, rows, sizes, names, list((marks or {}).values()))
-        style.chart(axes, y_label="ranks")
+        style.chart(axes, y_label=y_label)
         for name, at in (marks or {}).items():
             axes.axvline(at, color="black", lw=1.2, ls="--")
             style.on_top(axes, at, name)
@@ -48,10 +54,11 @@ def _regions(
     marks: Sequence[float],
 ) -> None:
     index = np.array([[names.index(name) for name in rows[ranks]] for ranks in rows])
-    colors = ListedColormap([style.color_of(name.removeprefix("binomial ")) for name in names])
-    look: Look = {"cmap": colors, "vmin": -0.5, "vmax": len(names) - 0.5, "alpha": 0.55}
+    colors = ListedColormap([_shade(name) for name in names])
+    look: Look = {"cmap": colors, "vmin": -0.5, "vmax": len(names) - 0.5}
     look |= {"rasterized": True}  # or seams show between the cells
     axes.pcolormesh(sizes, np.arange(len(rows)), index, shading="nearest", **look)
+    _border(axes, sizes, [[name.partition(", ")[0] for name in row] for row in rows.values()])
     for which in np.unique(index):  # its name, in the middle of its wide rows, where most room is
         wide = (index == which).sum(axis=1)
         rows_of = np.flatnonzero(wide > 0.7 * wide.max())
@@ -61,12 +68,34 @@ def _regions(
             ends = sorted([sizes[place[0]], sizes[place[-1]], *marks])
             ends = [end for end in ends if sizes[place[0]] <= end <= sizes[place[-1]]]
             low, high = max(pairwise(ends), key=lambda pair: pair[1] / pair[0])
-            name = names[int(which)].replace("-", "-\n").replace(" ", "\n")
+            name = names[int(which)]
+            if len(rows_of) > 2:
+                name = name.replace("-", "-\n").replace(" ", "\n")
             style.write(axes, np.sqrt(low * high), row, name, LABEL)
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_locator(FixedLocator([2.0**power for power in range(0, 51, 5)]))
     axes.xaxis.set_major_formatter(lambda value, _: in_bytes(value))
     axes.set_yticks(range(len(rows)), [f"{ranks:,}" for ranks in rows])
+
+
+def _border(axes: Axes, sizes: Sequence[float], rows: Sequence[Sequence[str]]) -> None:
+    """A line where the algorithm changes, as colors of two may be alike."""
+    middles = np.sqrt(np.array(sizes[1:]) * np.array(sizes[:-1]))
+    edges = [sizes[0] ** 2 / middles[0], *middles, sizes[-1] ** 2 / middles[-1]]
+    look: Look = {"color": "black", "lw": 1.1}
+    for y, row in enumerate(rows):
+        for x, name in enumerate(row):
+            if x and row[x - 1] != name:
+                axes.plot([edges[x]] * 2, [y - 0.5, y + 0.5], **look)
+            if y and rows[y - 1][x] != name:
+                axes.plot(edges[x : x + 2], [y - 0.5] * 2, **look)
+    axes.set(xlim=(edges[0], edges[-1]), ylim=(-0.5, len(rows) - 0.5))
+
+
+def _shade(name: str) -> tuple[float, float, float, float]:
+    """The color of an algorithm, the lighter the less bandwidth its protocol has."""
+    algorithm, _, protocol = name.removeprefix("binomial ").partition(", ")
+    return to_rgba(style.color_of(algorithm), OPACITY.get(protocol, 0.55))
 
 
 def ring_path(count: int, local: int, inside: str, between: str) -> Figure:
