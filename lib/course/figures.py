@@ -8,7 +8,6 @@ from course.chapters.choosing.figures import (
     Rung,
     budget,
     ladder,
-    parts_at_peak,
     predicted,
     roofline,
 )

@@ -11,15 +11,12 @@ from matplotlib.patches import Rectangle
 
 from course import figures
 from course.chapters.beyond.figures import SPLITS
-from course.chapters.choosing.figures import parts_at_peak
 from course.chapters.ddp.figures import BINS
 from course.chapters.pipelines.figures import order_of
 from course.chapters.zero.figures import LAYERS, held_in, step_works
 from course.figures import Curve, budget, curves
 from minidist.memory.state import MIXED, share, state
 from minidist.planner.hardware import H100, PCIE_5
-from minidist.planner.planner import plan
-from minidist.planner.sizes import Sizes
 from minidist.plots.style import ALGORITHM, COLORS
 from minidist.schedule.lanes import spans
 from minidist.schedule.pipeline import gpipe, one_f_one_b, replay, zero_bubble
@@ -247,15 +244,6 @@ def test_a_pipeline_is_drawn_as_it_is_replayed_and_says_what_it_holds() -> None:
 # ---- choosing ----
 
 
-def test_the_parts_at_the_peak_add_up_to_it() -> None:
-    for batch in (1, 4, 16):
-        found = plan(Sizes.gpt(34, 4096, 32_000, 2048), "H100", 16, batch=batch).forecasts
-        for name, each in found.items():
-            parts = parts_at_peak(each, unit=1)
-            assert sum(parts.values()) == pytest.approx(each.peak), name
-            assert min(parts.values()) >= 0
-
-
 def test_the_ladder_asks_until_the_first_two_yeses() -> None:
     rungs = [
         figures.Rung("a", "9 of 8", False),
@@ -303,11 +291,12 @@ def test_curves_carry_their_names_at_their_ends_and_names_do_not_touch(y_log: bo
 
 def test_forecasts_and_measurements_are_in_place_and_the_box_is_the_budget() -> None:
     forecast = {"ddp": (7.0, 15.0), "hsdp": (6.5, 9.8)}
-    figure = budget((8.0, 11.0), forecast, [(6.4, 9.2)])
+    figure = budget((8.0, 11.0), forecast, [(7.2, 14.0), (6.4, 9.2)])
     (axes,) = figure.axes
-    rings, marks = axes.lines
-    assert np.asarray(rings.get_xydata()).tolist() == [[7.0, 15.0], [6.5, 9.8]]
-    assert np.asarray(marks.get_xydata()).tolist() == [[6.4, 9.2]]
+    rings, marks, *joined = (np.asarray(line.get_xydata()).tolist() for line in axes.lines)
+    assert rings == [[7.0, 15.0], [6.5, 9.8]]
+    assert marks == [[7.2, 14.0], [6.4, 9.2]]
+    assert joined == [[*pair] for pair in zip(rings, marks, strict=True)]
     (box,) = axes.patches
     assert isinstance(box, Rectangle)
     assert (box.get_xy(), box.get_width(), box.get_height()) == ((0, 0), 8, 11)

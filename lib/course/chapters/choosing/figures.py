@@ -8,25 +8,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from course.drawing.sketches import Look, Point
-from minidist.planner.planner import Forecast
 from minidist.plots import style
 from minidist.plots.cells import Cell, cells
 from minidist.plots.curves import plain_logs
 from minidist.plots.style import COLORS, GREY, MARKERS
-
-
-def parts_at_peak(found: Forecast, unit: float = 1e9) -> dict[str, float]:
-    """The parts that are there when most is: as backward begins, or as it ends."""
-    held = found.memory
-    parts = {"parameters": held["weights"], "optimizer state": held["optimizer"]}
-    ends = held["always"] + held["gradients"] + max(held["ends"], held["update"])
-    if found.peak <= ends:
-        parts |= {"gradients": held["buckets"] + held["gradients"]}
-    else:
-        parts |= {"gradients": held["buckets"], "activations": held["activations"]}
-    rest = found.peak - sum(parts.values())  # gathered or cast weights; what the update needs
-    return {name: nbytes / unit for name, nbytes in (parts | {"unsharded": rest}).items()}
-
 
 GOOD, BAD = COLORS[2], COLORS[1]
 
@@ -125,7 +110,7 @@ def predicted(
 
 
 def budget(limit: Point, forecast: Mapping[str, Point], measured: Sequence[Point]) -> Figure:
-    """Each strategy's forecast as a ring, what was measured as a diamond, the budget as a box.
+    """Each strategy's forecast, a ring, joined to what was measured, a diamond; a box, the budget.
 
     Points are (seconds of the run, MB on a rank).
     """
@@ -135,6 +120,8 @@ def budget(limit: Point, forecast: Mapping[str, Point], measured: Sequence[Point
     rings, marks = zip(*forecast.values(), strict=True), zip(*measured, strict=True)
     axes.plot(*rings, "o", label="forecast", markersize=7, mfc="none", mec=COLORS[0])
     axes.plot(*marks, "D", label="measured", markersize=4, color=COLORS[1])
+    for ring, mark in zip(forecast.values(), measured, strict=False):
+        axes.plot(*zip(ring, mark, strict=True), color=GREY, lw=1, zorder=1)
     across, up = zip(*forecast.values(), *measured, limit, strict=True)
     axes.set(xlim=(0.7 * min(across), 1.15 * max(across)), ylim=(0.7 * min(up), 1.15 * max(up)))
     style.chart(axes, x_label="the run, s on the cluster's clock", y_label="held by a rank, MB")
