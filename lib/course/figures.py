@@ -46,7 +46,7 @@ from course.chapters.inside.figures import (
     split_block,
     who_talks,
 )
-from course.chapters.keep_going.figures import outer_path, presence, when_ranks_talk
+from course.chapters.keep_going.figures import loss_over_bytes, outer_path, presence
 from course.chapters.map_reduce.figures import map_shuffle_reduce
 from course.chapters.memory.figures import GPT2_BLOCK, block_memory, rank_memory, step_memory
 from course.chapters.pipelines.figures import pipelines

@@ -417,7 +417,12 @@ def test_each_round_begins_for_all_ranks_where_the_one_before_has_met() -> None:
     assert paths == [[0, 1, 2], [3, 5, 6], [0, 3, 4], [3, 7, 8], [0, 3, 7], [9, 9]]
 
 
-def test_ddp_talks_after_each_step_and_rounds_after_the_last_of_each() -> None:
-    ddp, rounds = map(texts, figures.when_ranks_talk(every=2, rounds=2, talk=1).axes)
-    assert ddp == [*"1Σ2Σ3Σ4Σ"] * 2
-    assert rounds == [*"12Σ34Σ"] * 2
+def test_names_stand_at_the_ends_of_their_curves() -> None:
+    lines = [
+        Curve("H = 10", [1.0, 10.0], [3.0, 2.0], 0),
+        Curve("H = 10, μ 0.9", [1, 10], [3, 2.5], 1),
+    ]
+    places = {"H = 10": (0, -9), "H = 10, μ 0.9": (6, 0)}
+    (axes,) = figures.loss_over_bytes(lines, places).axes
+    found = {text.get_text(): (text.xy, text.get_position()) for text in axes.texts}
+    assert found == {"H = 10": ((10, 2), (0, -9)), "μ 0.9": ((10, 2.5), (6, 0))}

@@ -1,26 +1,14 @@
-"""Pictures of rounds: ranks that step alone and meet, and workers that die and come back."""
+"""Pictures of rounds: replicas that drift, what bytes buy, and workers that die and come back."""
 
 from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
 
-from course.drawing.sketches import ALL_REDUCE, STEP, Look, loss_above, timeline
+from course.drawing.sketches import Look, Point, loss_above
 from minidist.plots import style
-from minidist.plots.cells import Cell, cells, lanes, numbered, of_ranks
+from minidist.plots.cells import Cell, cells, numbered
+from minidist.plots.curves import Curve, draw
 from minidist.plots.style import COLORS, GREY, RANK
-
-
-def when_ranks_talk(every: int = 4, rounds: int = 2, talk: float = 1.2) -> Figure:
-    """Two ranks, by DDP and in rounds: who computes when, and when they wait for the network."""
-    steps = [f"{step}" for step in range(1, every * rounds + 1)]
-    meeting = [step + " Σ" * (int(step) % every == 0) for step in steps]
-    ways = {"DDP": " Σ ".join([*steps, ""]), f"rounds of {every} steps": " ".join(meeting)}
-    panels = {title: of_ranks([timeline(pieces, talk)] * 2) for title, pieces in ways.items()}
-    figure = lanes(panels, (3.6, 2.3))
-    looks = {"a step": STEP, "all-reduce on a slow link": ALL_REDUCE}
-    faces = {name: {"facecolor": face, "edgecolor": GREY} for name, face in looks.items()}
-    style.legend_below(figure, 2, faces)
-    return figure
 
 
 def outer_path(
@@ -42,6 +30,23 @@ def outer_path(
     style.beside(axes, best, "best")
     style.chart(axes, title="the weight", x_label="step")
     style.legend_below(figure, 3)
+    return figure
+
+
+def loss_over_bytes(curves: Sequence[Curve], places: Mapping[str, Point]) -> Figure:
+    """Loss over MB sent, each curve's name at its end; `places`: how far from it, in points."""
+    figure, axes = style.single(size=(3.5, 2.7))
+    for curve in curves:
+        draw(axes, curve)
+        side, up = places[curve.label]
+        look: Look = {"textcoords": "offset points", "va": "center", "color": curve.hue}
+        look |= {"ha": "left" if side > 0 else "center", "fontsize": style.LABEL}
+        name = curve.label.rpartition(", ")[2]
+        axes.annotate(name, (curve.x[-1], curve.y[-1]), (side, up), **look)
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.margins(y=0.12)
+    style.chart(axes, title="loss", x_label="MB sent per rank", grid=0.3)
     return figure
 
 
