@@ -147,8 +147,8 @@ def test_gradients_before_and_after_they_are_averaged_and_their_buckets() -> Non
         for text in places.texts
     }
     assert numbers == {
-        (0, 0): "0", (1, 0): "1", (2, 0): "2",
-        (0, 1): "0", (1, 1): "0", (2, 1): "0",
+        (0, 0): "1", (1, 0): "2", (2, 0): "3",
+        (0, 1): "1", (1, 1): "1", (2, 1): "1",
     }  # fmt: skip
     assert [label.get_text() for label in places.get_xticklabels()] == ["naive", "flat"]
 

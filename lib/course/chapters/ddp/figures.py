@@ -76,7 +76,7 @@ def bucket_timeline(
     pieces = [cell("backward", name, begin, end) for (_, begin), (name, end) in pairs]
     panels = {}
     for title, travels in strategies.items():
-        names = map(str, range(len(travels))) if len(travels) > 1 else ["all"]
+        names = map(str, range(1, len(travels) + 1)) if len(travels) > 1 else ["all"]
         named = zip(names, travels, strict=True)
         sent = [cell("bucket", name, each.start, each.end) for name, each in named]
         panels[title] = {"backward,\nlayer": pieces, "link,\nbucket": sent}
@@ -115,10 +115,10 @@ def gradients(
         _strips(axes, [np.array([_strip(each[name]) for name in rows]) for each in ranks], scale)
     places: list[list[Cell]] = [[] for _ in rows]
     for column, filled in enumerate(buckets.values()):
-        for index, bucket in enumerate(filled):
+        for number, bucket in enumerate(filled, 1):
             for name in bucket:
-                face = COLORS[index % 6], 0.4
-                places[rows.index(name)].append(Cell(str(index), face, 0.94, column, linewidth=0))
+                face = COLORS[(number - 1) % 6], 0.4
+                places[rows.index(name)].append(Cell(str(number), face, 0.94, column, linewidth=0))
     cells(grid[0, 2], places, [""] * len(rows), list(buckets), title="bucket")
     grid[0, 2].tick_params(axis="x", rotation=90)
     return figure
