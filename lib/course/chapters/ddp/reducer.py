@@ -4,8 +4,9 @@ from typing import Any, cast
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
 import minidist
@@ -30,7 +31,7 @@ def buckets_of_steps(options: dict[str, Any]) -> list[list[Left]]:
     for parameter in net.parameters():
         parameter.register_post_accumulate_grad_hook(ready.append)  # type: ignore[no-untyped-call]
 
-    def leaves(_: object, bucket: Any) -> Any:
+    def leaves(_: object, bucket: dist.GradBucket) -> Future[Tensor]:  # type: ignore[name-defined]
         steps[-1].append((round(bucket.buffer().nbytes / MIB), len(ready)))
         return allreduce_hook(cast(dist.ProcessGroup, dist.group.WORLD), bucket)
 
