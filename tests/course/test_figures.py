@@ -13,7 +13,7 @@ from course import figures
 from course.chapters.beyond.figures import SPLITS
 from course.chapters.ddp.figures import BINS
 from course.chapters.pipelines.figures import order_of
-from course.chapters.zero.figures import LAYERS, held_in, step_works
+from course.chapters.zero.figures import LAYERS, gathered, held_in, step_works
 from course.figures import Curve, budget, curves
 from minidist.memory.state import MIXED, share, state
 from minidist.planner.hardware import H100, PCIE_5
@@ -196,6 +196,7 @@ def test_stage_3_gathers_twice_and_holds_one_layer_s_weights_at_a_time() -> None
     assert (kinds.count("all-gather"), kinds.count("reduce-scatter")) == (2 * LAYERS, LAYERS)
     held = [held["parameters"] for _, held in held_in(3, step)]
     assert (max(held), held[-1]) == (LAYERS / 4 + 1, LAYERS / 4)
+    assert [cell.text for cell in gathered(step)] == [*"123321"]
     assert len(figures.zero_step([1, 3]).axes) == 4
 
 

@@ -400,14 +400,6 @@ def lab_zero(model: nn.Module, device: torch.device) -> Numbers:
     return trained(model, device, SimpleNamespace(step=step, zero_grad=model.zero_grad))
 
 
-def lab_zero2(model: nn.Module, device: torch.device) -> Numbers:
-    weights = [torch.ones(dist.get_world_size() * 3, device=device)]
-    slices = [torch.zeros(3, device=device) for weight in weights]
-    solution("zero", "backward")([weight.requires_grad_() for weight in weights], slices)
-    (weights[0] * dist.get_rank()).sum().backward()
-    return slices
-
-
 def lab_unit(_: Any, device: torch.device) -> Numbers:
     shard, seen = torch.ones(3, device=device) + dist.get_rank(), list[torch.Tensor]()
     unit = solution("fsdp", "unit")
@@ -471,7 +463,7 @@ LESSON = [
 ]
 LIBRARY = [torch_ddp, torch_fsdp2, our_ddp, our_zero2]
 LIBRARY += [our_fsdp, our_hsdp, our_muon, our_collectives]
-LABS = [lab_ring, lab_ddp, lab_zero, lab_zero2, lab_unit, lab_split, lab_norm]
+LABS = [lab_ring, lab_ddp, lab_zero, lab_unit, lab_split, lab_norm]
 
 
 def numbers(ways: list[Way], place: str) -> list[Numbers]:

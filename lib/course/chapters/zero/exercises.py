@@ -1,7 +1,7 @@
-"""Graders of the lab on ZeRO: who owns what, the step by hand, freeing gradients, the wire."""
+"""Graders of the lab on ZeRO: the step by hand, and bytes on the wire."""
 
 from collections.abc import Callable, Iterable, Iterator
-from itertools import accumulate, pairwise, product
+from itertools import pairwise, product
 from typing import Any
 
 import torch
@@ -11,63 +11,11 @@ from torch.optim import SGD, Optimizer
 
 import minidist
 from course.ask.averages import averages, backward, flat, gradients, net, off
-from course.ask.ranks import REAL, Check, Cost, Storages, Traffic, alike, graded
+from course.ask.ranks import REAL, Check, Cost, Traffic, alike, graded
 from course.ask.table import Exercise, Table, numbers
-from course.ask.verdict import Range, Wrong, draws, list_of, pair, same_ranges
-from minidist.parallel.sharding.layouts import Flat
+from course.ask.verdict import Wrong
 
 STEPS, RATE = 3, 0.1
-
-
-@Exercise
-def slices() -> Table:
-    """Grade function(sizes, ranks, rank): of each parameter the elements [start, end) of a rank.
-
-    The parameters lie end to end, padded to a multiple of `ranks`.
-    """
-    models = [([5, 2], 4), ([4, 4], 2), ([10], 3), ([3, 1, 4, 1, 5, 9], 4), ([2, 1], 5), ([7], 1)]
-    draw = draws(16)
-    models += [([draw.randrange(1, 40) for _ in range(ranks)], ranks) for ranks in (3, 6, 11)]
-
-    def owned(sizes: list[int], ranks: int, rank: int) -> list[Range]:
-        return Flat([*map(torch.Size, zip(sizes))], ranks, rank).ranges()
-
-    def rounded_down(sizes: list[int], ranks: int, rank: int) -> list[Range]:
-        each = sum(sizes) // ranks
-        places = zip(accumulate(sizes, initial=-rank * each), sizes, strict=False)
-        return [(min(max(-at, 0), size), min(max(each - at, 0), size)) for at, size in places]
-
-    return Table(
-        cases=[(*model, rank) for model in models for rank in range(model[1])],
-        right=owned,
-        told="For parameters of {} elements on {} ranks, rank {}:",
-        read=list_of(pair),
-        expected="a list of (start, end)",
-        same=same_ranges,
-        slips={
-            "Rank r owns the r-th slice, counted from the front.":
-                lambda sizes, ranks, rank: owned(sizes, ranks, ranks - 1 - rank),
-            "Ranks count from 0: rank r owns the r-th slice.":
-                lambda sizes, ranks, rank: owned(sizes, ranks, rank + 1),
-            "Round up: all slices are equally long, and the last one may hold padding.":
-                rounded_down,
-            "Count within the parameter: its first element is 0, and its end is its size.":
-                lambda sizes, ranks, rank: [
-                    (at + start, at + end) for at, (start, end) in
-                    zip(accumulate(sizes, initial=0), owned(sizes, ranks, rank), strict=False)
-                ],
-            "It is the whole model that is cut, not each parameter.":
-                lambda sizes, ranks, rank: [owned([size], ranks, rank)[0] for size in sizes],
-        },
-        otherwise=lambda found, sizes, *_: (
-            "A slice has ceil(sum(sizes) / ranks) elements of the parameters laid end to end."
-            if len(found) == len(sizes)
-            else f"Expected a range for each of the {len(sizes)} parameters, empty or not."
-        ),
-        solved=f"for every rank of {len(models)} models, on 1 to 11 ranks. A boundary may fall "
-        "inside a parameter, and a rank may own nothing but padding: equal slices cost some "
-        "padding.",
-    )  # fmt: skip
 
 
 Widths = tuple[int, ...]
@@ -153,72 +101,6 @@ def _compared(widths: Widths, weights: list[Tensor], same: bool) -> Iterator[Che
                           for why, gradient in moved_by.items()}  # fmt: skip
             name = f"after step {step + 1} of {STEPS}, the weights in slice {place}"
             yield off(name, found, right, slips, LATER if step else OFF_BY if same else APART)
-
-
-@graded(
-    f"{REAL} every rank has its slice of the mean gradient, added up over two backwards, and never "
-    "more than one gradient was whole. A backward sent half of what an all-reduce sends, in a call "
-    "for each parameter; ZeRO-2 puts them together in buckets.",
-    instead="minidist's collectives",
-)
-def during_backward(function: Callable[..., object]) -> Iterator[Check]:
-    """Grade function(parameters, slices): hooks that reduce each gradient and let it go.
-
-    `slices[i]` must get the mean of this rank's slice of the i-th gradient added, in each backward.
-    """
-    rank, ranks = dist.get_rank(), dist.get_world_size()
-    widths = (6, 2 * ranks, 3, ranks, 3 * ranks)  # N divides each of the weights
-    model, storages, held, sent = net(widths, bias=False), Storages(), [0], list[Traffic]()
-    parameters = list(model.parameters())
-    slices = [torch.zeros(p.numel() // ranks) for p in parameters]
-
-    def came(parameter: Tensor) -> None:  # before the learner's hook on the same parameter
-        if parameter.grad is not None:
-            storages.watch(parameter.grad)
-
-    for parameter in parameters:
-        parameter.register_post_accumulate_grad_hook(came)  # type: ignore[no-untyped-call]
-    function(parameters, slices)
-    for parameter in parameters:  # after it
-        parameter.register_post_accumulate_grad_hook(lambda _: held.append(storages.held()))  # type: ignore[no-untyped-call]
-    for step in range(2):
-        with minidist.record() as log:
-            backward(model, step, rank, ranks)
-        sent.append(Traffic.of(log))
-    yield from _compared_slices(net(widths, bias=False), slices)
-    yield max(held) > 1 and (
-        f"the slices are right, but up to {max(held)} of {len(slices)} whole gradients were "
-        "there at once. Set parameter.grad to None as soon as it has been reduced."
-    )
-    nbytes = ranks * sum(own.nbytes for own in slices)
-    for each in sent:
-        yield Cost(
-            each, (ranks - 1) * nbytes, (ranks - 1) * len(slices), "the slices are right",
-            advice="A rank needs its own slice of the sum: one reduce-scatter of each gradient.",
-        )  # fmt: skip
-
-
-def _compared_slices(model: nn.Module, slices: list[Tensor]) -> Iterator[Check]:
-    """Compare with the gradients of two backwards in one process."""
-    rank, ranks = dist.get_rank(), dist.get_world_size()
-    means, owns = (
-        [list(gradients(model, step, of, ranks).values()) for step in range(2)]
-        for of in (None, rank)
-    )
-    for place, found in enumerate(slices):
-        first, second = (mean[place].view(ranks, -1) for mean in means)
-        own = (owns[0][place] + owns[1][place]).view(ranks, -1)[rank]
-        yield off(f"the slice of parameter {place}", found, (first + second)[rank], {
-            "is still zero. Register a hook on every parameter.": torch.zeros_like(found),
-            **averages(found, (first + second)[rank], own, ranks),
-            "counts the first backward twice: its gradient was still there in the second. Set "
-            "parameter.grad to None as soon as it has been reduced.": (2 * first + second)[rank],
-            "has the second backward alone: add to it, gradients accumulate.": second[rank],
-            **{
-                f"is that of rank {other}: rank r keeps the r-th.": part
-                for other, part in enumerate(first + second)
-            },
-        })  # fmt: skip
 
 
 # Reduce-scatters and all-gathers of the whole model in one optimizer step of so many backwards.

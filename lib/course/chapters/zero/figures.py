@@ -11,7 +11,7 @@ from minidist.parallel.sharding.layouts import Flat
 from minidist.plots import style
 from minidist.plots.cells import Cell, cells, ending
 from minidist.plots.curves import bands
-from minidist.plots.style import PHASE, RANK
+from minidist.plots.style import PART, PHASE, RANK
 from minidist.schedule.lanes import Span, Work, end, spans
 
 WIDE = 3.7  # inches, of every picture here
@@ -72,6 +72,7 @@ STEPS = {  # what starts when: a message waits for the compute before it; "!" wa
     "ZeRO-3": "A1 !F1 A2 !F2 A3 !F3  A3 !B3 R3 A2 !B2 R2 A1 !B1 R1  !optimizer",
 }
 MOMENTS = 2  # times a layer's weights
+GATHERED = PART["parameters"], 0.35
 
 
 def step_works(stage: int) -> list[Work]:
@@ -113,11 +114,28 @@ def held_in(stage: int, step: list[Span]) -> list[tuple[float, dict[str, float]]
     return [*points.items()]
 
 
+def gathered(step: list[Span]) -> list[Cell]:
+    """Layers whose gathered weights are in memory: from the gather until they have computed."""
+    begins, found = dict[str, float](), list[Cell]()
+    for span in sorted(step, key=lambda each: each.start):
+        number = span.text[1:]
+        if span.kind == "all-gather":
+            begins[number] = span.start
+        elif number in begins:
+            start = begins.pop(number)
+            found.append(Cell(number, GATHERED, span.end - start, start))
+    return found
+
+
 def zero_step(stages: Iterable[int]) -> Figure:
-    """A step on one of four ranks: lanes for compute and network, and what is held below them."""
+    """A step on one of four ranks: lanes for compute and network, and what is held below them.
+
+    Of stage 3 a lane more names the layers that are gathered.
+    """
     chosen, steps = list(stages), [spans(step_works(stage)) for stage in range(len(STEPS))]
-    size = WIDE, 1.25 * len(chosen) + 0.6
-    figure, grid = style.subplots(2 * len(chosen), 1, size=size, sharex=True)
+    tall = [height for stage in chosen for height in (3 if stage == 3 else 2, 1.7)]
+    size = WIDE, 0.33 * sum(tall) + 0.8
+    figure, grid = style.subplots(len(tall), 1, size=size, sharex=True, height_ratios=tall)
     for stage, lanes, memory in zip(chosen, grid[::2, 0], grid[1::2, 0], strict=True):
         rows = {name: list[Cell]() for name in LANES}
         for each in steps[stage]:
@@ -125,6 +143,8 @@ def zero_step(stages: Iterable[int]) -> Figure:
             rows[each.lane].append(Cell(each.text, face, each.end - each.start, each.start))
             if each.kind == "optimizer":
                 rows[each.lane].append(ending("opt"))
+        if stage == 3:
+            rows["gathered"] = gathered(steps[stage])
         cells(lanes, rows, tall=0.9, title=[*STEPS][stage])
         when, held = zip(*held_in(stage, steps[stage]), strict=True)
         parts = "parameters", "optimizer state", "gradients"
