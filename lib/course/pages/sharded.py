@@ -24,6 +24,7 @@ RUNGS = {  # from most memory to least: ZeRO's stages, and the ladder of PyTorch
     "FSDP, weights kept": "fsdp_kept",
     "FSDP": "fsdp",
 }
+RUNGS_OF_ZERO = "ddp", "zero1", "zero2", "fsdp", "fsdp_kept"
 
 
 def counted_elsewhere() -> tuple[list[str], list[list[Any]]]:
@@ -91,6 +92,24 @@ def what_fits(job: str, gpus: int) -> dict[tuple[str, bool], tuple[int, int]]:
         sequences = max(1, min(most, MOST))
         speed = ask("tokens_per_second", job, tokens=8192 * sequences, **how) / gpus
         found[name, recompute] = most, round(speed) if most else 0
+    return found
+
+
+def rungs_of(
+    job: str, sizes: tuple[int, ...], room: float
+) -> dict[tuple[str, bool], tuple[list[float], list[float]]]:
+    """(strategy, recomputes activations) → GB at the peak on each of `sizes` GPUs, and seconds.
+
+    The seconds are those of compute, what is exposed, and the step, on the most GPUs; none are
+    given if the peak does not fit into `room` GB there.
+    """
+    found = {}
+    ways = [(each, True) for each in RUNGS_OF_ZERO] + [(each, False) for each in RUNGS_OF_ZERO[2:]]
+    for strategy, recompute in ways:
+        how: Any = {"strategy": strategy, "checkpointing": float(recompute)}
+        peaks = [ask("peak", job, gpus=gpus, **how) / 1e9 for gpus in sizes]
+        what = ("compute", "exposed", "step") if peaks[-1] < room else ()
+        found[strategy, recompute] = peaks, [ask(one, job, gpus=sizes[-1], **how) for one in what]
     return found
 
 
