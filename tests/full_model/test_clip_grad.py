@@ -7,6 +7,9 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from minidist import MismatchError, clip_grad_norm_, full_gradients, launch
 from minidist.parallel.fsdp.shard import ShardValues
@@ -119,3 +122,36 @@ def test_without_ranks_it_is_torchs() -> None:
         assert total.dtype == torch.promote_types(want.dtype, torch.float32)
         assert difference(grads_of(ours), grads_of(theirs), bits) == ""
     assert clip_grad_norm_(nn.Linear(2, 2), 1.0).item() == 0
+
+
+def over_two_meshes() -> tuple[str, float, list[float]]:
+    """What torch's `clip_grad_norm_` says, the norm of all by squares, and those after clipping."""
+    net = two_layers()
+    pairs = init_device_mesh("cpu", (2, 2), mesh_dim_names=("across", "within"))
+    fully_shard(net[1], mesh=pairs["within"])  # as experts are, on fewer ranks than the rest
+    fully_shard(net, mesh=init_device_mesh("cpu", (4,)))
+    net(torch.ones(2, 8)).square().sum().backward()
+    with pytest.raises(RuntimeError) as refused:
+        nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+    parts = [[*layer.parameters()] for layer in net]
+    norms = [get_total_norm([p.grad for p in part]).full_tensor() for part in parts]
+    square = torch.stack(norms).square().sum()
+    for part in parts:
+        clip_grads_with_norm_(part, 1.0, square.sqrt())
+    again = [get_total_norm([p.grad for p in part]).full_tensor() for part in parts]
+    return str(refused.value), square.sqrt().item(), [each.item() for each in again]
+
+
+def two_layers() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+
+
+def test_torch_s_norm_covers_one_mesh_and_squares_add_up_over_several() -> None:
+    net = two_layers()
+    net(torch.ones(2, 8)).square().sum().backward()
+    whole = nn.utils.clip_grad_norm_(net.parameters(), 1.0).item()
+    for refused, norm, again in launch(over_two_meshes, 4):
+        assert "All operands in aten.stack.default must have the same mesh" in refused
+        assert norm == pytest.approx(whole, rel=1e-5)
+        assert math.hypot(*again) == pytest.approx(1, rel=1e-4)
