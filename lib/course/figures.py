@@ -24,7 +24,7 @@ from course.chapters.feeding.figures import (
     two_paths,
     uneven,
 )
-from course.chapters.fsdp.ahead import run_ahead
+from course.chapters.fsdp.ahead import ran_ahead, run_ahead
 from course.chapters.fsdp.figures import cuts, elements_kept, mesh, unit_life
 from course.chapters.gpus.figures import (
     all_reduce_curves,

@@ -2,7 +2,18 @@
 
 import itertools
 
-from course.chapters.fsdp.ahead import CPU, FORWARD, GPU, UNITS, WAYS, forward_works, run_ahead
+from matplotlib.patches import Rectangle
+
+from course.chapters.fsdp.ahead import (
+    CPU,
+    FORWARD,
+    GPU,
+    UNITS,
+    WAYS,
+    forward_works,
+    ran_ahead,
+    run_ahead,
+)
 from minidist.schedule.lanes import Span, end, spans
 
 AHEAD, STOPPED, PREFETCHED = (spans(forward_works(*how)) for how in WAYS.values())
@@ -37,3 +48,10 @@ def test_no_more_than_two_units_are_gathered_at_a_time() -> None:
         starts = [span.start for span in found if span.kind == "all-gather"]
         assert all(start >= before.end for start, before in zip(starts[2:], computed, strict=False))
     assert [axes.get_title(loc="left") for axes in run_ahead().axes] == [*WAYS]
+
+
+def test_a_recorded_pass_is_drawn_as_it_was() -> None:
+    layers = {"entered": [0.0, 2], "launched": [1.0, 3], "started": [1.0, 4], "ended": [4.0, 6]}
+    (axes,) = ran_ahead({"as it is": layers}).axes
+    boxes = [(p.get_x(), p.get_width()) for p in axes.patches if isinstance(p, Rectangle)]
+    assert boxes == [(0, 1), (2, 1), (1, 3), (4, 2)]

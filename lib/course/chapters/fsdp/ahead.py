@@ -1,5 +1,7 @@
 """A forward pass under PyTorch's FSDP as its CPU sees it: what it launches when, and who waits."""
 
+from collections.abc import Iterable, Mapping, Sequence
+
 from matplotlib.figure import Figure
 
 from minidist.plots import style
@@ -68,3 +70,31 @@ def _rows(found: list[Span]) -> dict[str, list[Cell]]:
         face = look["facecolor"], look["alpha"]
         rows[each.lane].append(Cell(each.text, face, each.end - each.start, each.start))  # type: ignore[arg-type]
     return rows
+
+
+def ran_ahead(cases: Mapping[str, Mapping[str, Sequence[float]]]) -> Figure:
+    """Panels of a forward pass as recorded, in milliseconds: layers on the CPU and on the GPU.
+
+    `cases`: title → the `layers` of a row of the record `gpu_ahead`. Of a layer the CPU's box
+    begins where it asks for the parameters and ends where it launches the first kernel.
+    """
+    panels = {}
+    for title, layers in cases.items():
+        on_cpu = zip(layers["entered"], layers["launched"], strict=True)
+        on_gpu = zip(layers["started"], layers["ended"], strict=True)
+        panels[title] = {
+            CPU: _numbered(on_cpu, "launches"),
+            GPU: _numbered(on_gpu, "forward"),
+        }
+    figure = lanes(panels, (3.75, 2.9), x_label="milliseconds", numbers=True)
+    style.legend_below(figure, 2, {name: LOOKS[name] for name in ("launches", "forward")})
+    return figure
+
+
+def _numbered(times: Iterable[tuple[float, float]], kind: str) -> list[Cell]:
+    look = LOOKS[kind]
+    face = look["facecolor"], look["alpha"]
+    return [
+        Cell(str(number), face, end - start, start)  # type: ignore[arg-type]
+        for number, (start, end) in enumerate(times, 1)
+    ]
