@@ -197,10 +197,10 @@ def block_forward(tokens: int) -> float:
     return block.forward
 
 
-def gather(gpus: int, tariff: str = "line rate") -> float:
+def gather(gpus: int) -> float:
     """Seconds of the all-gather of a block, in bf16."""
     nbytes = 2 * MEDIUM.largest_unit
-    return ask("all_gather", "medium", gpus=gpus, strategy="fsdp", nbytes=nbytes, tariff=tariff)
+    return ask("all_gather", "medium", gpus=gpus, strategy="fsdp", nbytes=nbytes)
 
 
 def latency(
