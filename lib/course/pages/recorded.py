@@ -26,6 +26,17 @@ def small_job() -> list[dict[str, Any]]:
     return [row for row in rows if (row["section"], row.get("what")) == ("small job", "memory")]
 
 
+def host_ahead() -> dict[str, dict[str, Any]]:
+    """Title → row of the record of FSDP2's forward on one GPU; prints as `recorded`."""
+    titles = {
+        "4,096 tokens": "as it is",
+        "The same, and an .item() in each layer": "item in each layer",
+        "256 tokens": "short",
+    }
+    rows = {row["case"]: row for row in recorded("gpu_ahead")["rows"] if "layers" in row}
+    return {title: rows[case] for title, case in titles.items()}
+
+
 def by_size(ratios: Mapping[tuple[str, int], float], columns: Sequence[str]) -> Markdown:
     """A table of what was measured in each (column, bytes of the tensor)."""
     sizes = sorted({size for _, size in ratios})

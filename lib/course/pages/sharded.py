@@ -1,6 +1,6 @@
 """Rows of the tables and bars about memory and FSDP: strategies, and published runs."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -170,6 +170,18 @@ def muon_beside_adamw(job: str, gpus: int) -> dict[str, list[float]]:
             question = {"what": f"{what} of the update", "job": job, "gpus": gpus}
             note(question | {"optimizer": optimizer}, answer)
     return found
+
+
+def muon_rows(update: Mapping[str, Sequence[float]]) -> list[list[Any]]:
+    """Rows of a table of what `muon_beside_adamw` has found, in GB and milliseconds."""
+    names = {
+        "state": ("optimizer state, GB", 1e-9),
+        "sent": ("sent to update, GB", 1e-9),
+        "held": ("held while updating, GB", 1e-9),
+        "products": ("matrix products, ms", 1e3),
+    }
+    rows = [[name, *(each * unit for each in update[what])] for what, (name, unit) in names.items()]
+    return [[*row, *[""] * (4 - len(row))] for row in rows]
 
 
 # ---- FSDP's units: the medium job on 128 GPUs ----
