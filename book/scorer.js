@@ -1,6 +1,5 @@
 // How the search ranks what it finds: titles that hold the query as it was typed, then pages that
-// often say it, word beside word; chapters before labs
-// and captions, and these before the API.
+// often say it, word beside word; chapters before labs, and these before the API.
 const typed = (new URLSearchParams(window.location.search).get("q") ?? "").toLowerCase().trim();
 const isTyped = (title) => typed !== "" && title.toLowerCase().includes(typed);
 const words = typed.split(/[\s-]+/).map((word) => word.replace(/[.*+?^${}()|[\]\\\/]/g, "\\$&"));
@@ -17,7 +16,7 @@ var Scorer = {
     score +
     (isTyped(title) ? 50 : 0) +
     8 * Math.log2(1 + timesSaid(page)) -
-    (page.startsWith("notebooks/") || page === "book/figures" ? 10 : 0) -
+    (page.startsWith("notebooks/") ? 10 : 0) -
     (page.startsWith("book/api") ? 20 : 0),
   objNameMatch: 11,
   objPartialMatch: 6,

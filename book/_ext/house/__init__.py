@@ -12,12 +12,11 @@ from sphinx.environment import BuildEnvironment
 from sphinx.util.fileutil import copy_asset
 
 from house import (
+    brief,
     claims,
     downloads,
     drawn,
     evidence,
-    figures_list,
-    first_uses,
     lab_figures,
     labs,
     light,
@@ -77,7 +76,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("autodoc-skip-member", skip_field)
     app.connect("missing-reference", find_elsewhere)
     app.connect("env-check-consistency", write_on_all_cores)
-    parts = (labs, lab_figures, figures_list, claims, drawn, evidence, first_uses, run_it, tables)
-    for part in (*parts, online, python, search_texts, downloads, light, stacks):
+    parts = (labs, lab_figures, claims, drawn, evidence, run_it, tables)
+    for part in (*parts, brief, online, python, search_texts, downloads, light, stacks):
         part.setup(app)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
