@@ -15,6 +15,12 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> Markdown:
     return Markdown(text)  # type: ignore[no-untyped-call]
 
 
+def folded(title: str, inner: Markdown) -> Markdown:
+    """A table under a line that opens it."""
+    text = f"<details>\n<summary>{title}</summary>\n\n{inner.data}\n\n</details>"
+    return Markdown(text)  # type: ignore[no-untyped-call]
+
+
 def _text(cell: object) -> str:
     if isinstance(cell, float):
         return f"{cell:,.0f}" if abs(cell) >= 1000 else f"{cell:.3g}"

@@ -1,0 +1,64 @@
+"""The page of recorded results: its tables, and what its sentences say of the records."""
+
+from course.pages import results
+from course.pages.recorded import recorded
+
+
+def test_bars_have_a_height_for_each_wrapper_and_a_line_at_pytorchs() -> None:
+    for ratios, ranks in ((results.steps_on_cpu(), 4), (results.steps_on_gpu(), 1)):
+        axes = results.bars(ratios, ranks).axes[0]
+        heights = [bar.get_height() for bar in axes.patches]
+        assert len(heights) == len(results.WAYS) * len(results.MAKERS)
+        assert heights[:4] == [ratios[r, way, ranks] for r, way, *_ in results.WAYS.values()]
+        assert [line.get_ydata()[0] for line in axes.lines] == [1]
+
+
+def test_folded_tables_have_all_rows() -> None:
+    cpu = results.steps_on_cpu()
+    for shown, rows in (
+        (results.all_steps(cpu), len(cpu) // 2),
+        (results.collectives(), 8),
+        (results.plans(), 30),
+        (results.all_parts(), len(results.parts())),
+    ):
+        assert shown.data.startswith("<details>\n<summary>All ")
+        assert shown.data.count("\n| ") == rows + 2
+
+
+def test_steps_are_as_the_page_says() -> None:
+    cpu, gpu = results.steps_on_cpu(), results.steps_on_gpu()
+    for place, (low, high) in enumerate(((0.6, 0.83), (0.86, 1.07), (0.48, 0.83))):
+        of = [cpu[record, ways[place], 4] for record, *ways in results.WAYS.values()]
+        assert low <= min(of) < max(of) <= high
+    for place, (low, high) in enumerate(((1.18, 1.62), (0.94, 1.2), (0.8, 1.3))):
+        of = [gpu[record, ways[place], 1] for record, *ways in results.WAYS.values()]
+        assert low <= min(of) < max(of) <= high
+    for record, way, native, _ in results.WAYS.values():
+        assert gpu[record, way, 1] > gpu[record, native, 1]
+
+
+def test_checks_came_out_as_the_page_says() -> None:
+    rows = recorded("gpu")["rows"]
+    checks = [row for row in rows if row["section"] == "several GPUs"]
+    assert sum("skipped" in row for row in checks) == 6
+    assert all(row["right"] for row in checks if "skipped" not in row)
+    assert all(row["wrong"] == [] for row in rows if row["section"] == "correctness")
+    exact = [r for r in rows if r["section"] == "stream order" or r.get("what") == "losses"]
+    assert all(row["right"] for row in exact)
+    suites = [row for row in recorded("gpu_suites")["rows"] if row["section"] == "suites"]
+    assert len(suites) == 26
+    assert not any(row["wrong"] for row in suites)
+
+
+def test_the_small_job_takes_what_was_predicted_but_for_few_tokens() -> None:
+    by = {}
+    for row in results.of_small_job():
+        assert abs(results.predicted("peak", row) / row["peak_bytes"] - 1) < 0.0025
+        ratio = 1e3 * results.predicted("step", row) / row["ms"][1]
+        by[row["way"], row["tokens"], row["checkpointed"]] = ratio
+    assert 0.9 < by["single", 8192, False] < 0.95 < by["single", 8192, True] < 1.02
+    assert by["single", 2048, False] < 0.65 < 0.75 < by["ddp, views, fused", 2048, False] < 0.85
+
+
+def test_the_rate_is_that_of_wide_models() -> None:
+    assert all(0.97 < told / took < 1.03 for width, told, took in results.widths() if width > 512)
