@@ -1,6 +1,6 @@
 """What the page of recorded results shows of the benchmarks' records: bars, and folded tables."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
 from io import StringIO
 from typing import Any
@@ -26,7 +26,7 @@ WAYS = {  # of each wrapper: its record, and its way by each maker
     "ZeRO-2": ("zero", "stage 2", "stage 2, native", "from_scratch, stage 2"),
     "FSDP": ("fsdp", "fsdp", "fsdp, native", "from_scratch"),
 }
-PARTS = {
+PARTS: dict[str, Callable[[Row], str]] = {
     "tensor": lambda r: f"width among {r['ranks']}" + ", tokens between" * r["sequence_parallel"],
     "micro batch": lambda r: f"micro-batches of {512 * r['sequences']:,} tokens",
     "attention": lambda r: f"attention, {r['block']}: {r['queries']:,} × {r['keys']:,}",
@@ -133,7 +133,7 @@ def widths() -> list[tuple[int, float, float]]:
             )
             single = plan(sizes, H200, 1, batch=row["batch"], foreach=False).forecasts["single"]
             found.append((w, 1e3 * single.overlapped, row["ms"][1]))
-    return found  # fmt: skip
+    return found
 
 
 def parts() -> list[Row]:
