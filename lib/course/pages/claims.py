@@ -1,15 +1,13 @@
-"""The table of claims: what is often said, our verdict, and the test or cell that shows it."""
+"""The ledger of claims: what is often said, our verdict, and the test or cell that shows it."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import yaml
 from IPython.display import Markdown
-
-from course.pages.table import table
 
 ROOT = Path(__file__).parents[3]
 CLAIMS = ROOT / "book" / "claims.yml"
@@ -57,33 +55,36 @@ def met(chapter: str) -> list[str]:
     return re.findall(r"\{claim\}`[^`]*<(\w+)>`", "\n".join(BOX.findall(text)))
 
 
-def as_table(claims: Iterable[Claim]) -> Markdown:
-    """The appendix's table, for a page beside the chapters; each row has an anchor.
+def as_list(claims: Iterable[Claim]) -> Markdown:
+    """The ledger, for a page beside the chapters; each claim has an anchor.
 
     It leads to the chapter, at its box if it has one, to the labs' cells, and to the tests' pages.
     """
-    rows = [
-        (
-            f'<span id="claim-{claim.id}">**{claim.id}**</span> {claim.claim}',
-            f'<span class="verdict-{claim.verdict}">{VERDICTS[claim.verdict]}</span>',
-            f"{claim.shown} ([chapter]({claim.chapter}.html{_place(claim)}))",
-            "<br>".join(_evidence(each) for each in claim.evidence),
-        )
-        for claim in claims
-    ]
-    return table(["often said", "verdict", "what the run shows", "evidence"], rows)
+    lines = []
+    for claim in claims:
+        chapter = f"[chapter]({claim.chapter}.html{_place(claim)})"
+        said = f'<span id="claim-{claim.id}">**{claim.id}**</span> *{claim.claim}*'
+        verdict = f'<span class="verdict-{claim.verdict}">{VERDICTS[claim.verdict]}</span>'
+        evidence = ", ".join([chapter, *_evidence(claim.evidence)])
+        lines.append(f"- {said} {verdict}<br>{claim.shown} ({evidence})")
+    return Markdown("\n".join(lines))  # type: ignore[no-untyped-call]
 
 
 def _place(claim: Claim) -> str:
     return f"#said-{claim.id}" if claim.id in met(claim.chapter) else ""
 
 
-def _evidence(evidence: str) -> str:
-    file, _, name = evidence.replace("::", "#").partition("#")
-    if file.endswith(".ipynb"):
-        lab = Path(file).stem
-        return f"[a cell of the lab]({Path('..', 'notebooks', lab)}.html#{name})"
-    words = f"{Path(file).stem}: {name.removeprefix('test_').replace('_', ' ')}"
-    if not (ROOT / file).exists():  # a handout has no tests
-        return words
-    return f"[{words}]({Path('..', '_modules', file).with_suffix('.html')}#{name})"
+def _evidence(evidence: Iterable[str]) -> Iterator[str]:
+    """A short link to each; what a test is called shows under the pointer."""
+    places = [each.replace("::", "#").partition("#") for each in evidence]
+    words = ["lab" if file.endswith(".ipynb") else Path(file).stem for file, _, _ in places]
+    for number, (word, (file, _, name)) in enumerate(zip(words, places, strict=True)):
+        if words.count(word) > 1:
+            word += f" {words[: number + 1].count(word)}"
+        if word.startswith("lab"):
+            yield f"[{word}]({Path('..', file).with_suffix('.html')}#{name})"
+        elif (ROOT / file).exists():
+            title = name.removeprefix("test_").replace("_", " ")
+            yield f'[{word}]({Path("..", "_modules", file).with_suffix(".html")}#{name} "{title}")'
+        else:  # a handout has no tests
+            yield word
