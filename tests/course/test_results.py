@@ -2,8 +2,10 @@
 
 from matplotlib.patches import Rectangle
 
-from course.pages import results
+from course.pages import rates, results
 from course.pages.recorded import recorded
+from minidist.planner.hardware import H100
+from minidist.planner.jobs import LARGE, MEDIUM, SMALL
 
 
 def test_bars_have_a_height_for_each_wrapper_and_a_line_at_pytorchs() -> None:
@@ -64,3 +66,15 @@ def test_the_small_job_takes_what_was_predicted_but_for_few_tokens() -> None:
 
 def test_the_rate_is_that_of_wide_models() -> None:
     assert all(0.97 < told / took < 1.03 for width, told, took in results.widths() if width > 512)
+
+
+def test_seen_rates_stand_beside_the_formulas() -> None:
+    shares = rates.reached_by_width()
+    assert [*shares] == ["A100", "H100", "H200"]
+    assert [*shares["H200"]] == [1024, 2048, 4096]  # at 512 it waits for the host
+    axes = rates.utilization().axes[0]
+    assert [line.get_linestyle() == "-" for line in axes.lines] == [True, False] * 3
+    timed = rates.layers_alone()
+    assert {width for width, _ in timed} == {job.width for job in (SMALL, MEDIUM, LARGE)}
+    assert {way for _, way in timed} == {*rates.WAYS}
+    assert rates.clock(SMALL) < rates.clock(MEDIUM) < rates.clock(LARGE) < H100.flops
