@@ -9,8 +9,10 @@ from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
 
+from course.pages.path import PAPER, on_paper, path, project_lines
 from tests.test_architecture import FLOORS
 from tools.picture import PICTURE, svg
+from tools.work import LESSON
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -72,6 +74,23 @@ def test_pages_that_are_named_exist() -> None:
     pages = [page.read_text() for page in (ROOT / "book").glob("*.md")]
     assert {"Puzzles", "Your progress"} <= named
     assert named <= {re.findall(r"^# (.+)", page, re.MULTILINE)[0] for page in pages}
+
+
+def test_chapters_and_hours_are_those_of_the_path() -> None:
+    chapters = path()
+    listed = re.findall(r"\[([^]]+)\]\(book/(\w+)\.md\)", README)
+    assert listed == [(chapter.title, chapter.page) for chapter in chapters]
+    hours = [
+        sum(chapter.minutes for chapter in chapters),
+        PAPER * sum(len(on_paper(chapter)) for chapter in chapters),
+        sum(lab.minutes for chapter in chapters for lab in chapter.labs),
+        2 * sum(project_lines(Path(file).stem) for file in LESSON),
+    ]
+    (said,) = re.findall(r"\*\*Hours:\*\* (\d+) .+? (\d+) .+? (\d+) .+? (\d+)", README)
+    offenders = [
+        (int(h), m / 60) for h, m in zip(said, hours, strict=True) if abs(int(h) - m / 60) > 1
+    ]
+    assert not offenders
 
 
 def test_paths_in_the_map_exist() -> None:
