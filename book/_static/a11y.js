@@ -69,8 +69,18 @@
     }
   }
 
+  // A printed table, such as a plan's, scrolls: wrapped, its columns would no longer be columns.
+  function columns() {
+    const row = /\S {2,}\S.* {2,}\S/;
+    for (const printed of document.querySelectorAll("article .cell_output pre")) {
+      const rows = printed.textContent.split("\n").filter((line) => row.test(line));
+      printed.classList.toggle("columns", rows.length > 1);
+    }
+  }
+
   roles();
   signatures();
+  columns();
   pictures();
   reachable();
   const fit = () => (equations(), reachable());
