@@ -19,7 +19,7 @@ STEPPED = "whether an optimizer has stepped since the last backward"
 Kinds = dict[Parameter, tuple[torch.dtype, torch.device]]
 
 INSTEAD = {  # arguments that torch alone has → what to do instead
-    "batched_grad_copy": "pass gradient_as_bucket_view=True to save the copies",
+    "batched_grad_copy": "pass gradient_as_bucket_view=True to save the copies back from buckets",
     "bucket_cap_mb_list": "pass first_bucket_mb and bucket_cap_mb",
     "delay_all_reduce_named_params": "freeze them, and all-reduce their gradients yourself",
     "device_mesh": "pass process_group=device_mesh.get_group()",
