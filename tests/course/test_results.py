@@ -4,7 +4,16 @@ from matplotlib.patches import Rectangle
 
 from course.pages import rates, results
 from course.pages.recorded import recorded
-from minidist.planner.hardware import H100
+from minidist.planner.hardware import (
+    A100,
+    ACCELERATORS,
+    B200,
+    ETHERNET_100,
+    H100,
+    H200,
+    PCIE_4,
+    PCIE_5,
+)
 from minidist.planner.jobs import LARGE, MEDIUM, SMALL
 
 
@@ -78,3 +87,27 @@ def test_seen_rates_stand_beside_the_formulas() -> None:
     assert {width for width, _ in timed} == {job.width for job in (SMALL, MEDIUM, LARGE)}
     assert {way for _, way in timed} == {*rates.WAYS}
     assert rates.clock(SMALL) < rates.clock(MEDIUM) < rates.clock(LARGE) < H100.flops
+
+
+def test_rates_are_those_of_the_data_sheets_in_bytes_and_each_way() -> None:
+    gpus = [A100, H100, H200, B200]
+    assert [*ACCELERATORS.values()] == gpus
+    assert [gpu.network * 8 / 1e9 for gpu in gpus] == [200, 400, 400, 400]
+    assert [2 * gpu.nvlink / 1e9 for gpu in gpus] == [600, 900, 900, 1800]
+    assert ETHERNET_100 == 100 / 8 * 1e9
+    assert (PCIE_4, PCIE_5) == (16 * 2e9, 16 * 4e9)
+    assert H100.node_network == 8 * 50e9 == 400e9
+    assert 79.6 * 1024 < 81_559 <= 80 * 1024  # MiB that the driver reports of an H100
+
+
+def test_rates_are_as_the_page_says() -> None:
+    assert H200.flops == H100.flops
+    for assumed in ("utilization", "half_width", "attention"):
+        assert getattr(B200, assumed) == getattr(H100, assumed)
+    assert 0.3 < H100.attention < 0.4
+    assert 0.5 < A100.attention < 0.6
+    timed = rates.layers_alone()
+    for job in (SMALL, MEDIUM, LARGE):
+        for way, most in (("autocast", 1.2), ("bf16", 1.4)):
+            matrices = timed[job.width, way]["matrices_tflops"] * 1e12
+            assert 0.98 < matrices / H100.rate(job.width) < most
