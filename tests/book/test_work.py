@@ -266,6 +266,6 @@ def test_a_handouts_pages_define_what_they_use(given: Path) -> None:
     for page in filter(book.runs, book.titles):
         cells = readable.notebook(book, built, page).cells
         both = [readable.names(cell) for cell in cells if cell.cell_type == "code"]
-        defined, used = (set().union(*each) for each in zip(*both, strict=True))
+        defined, used = (set().union(*(each[k] for each in both)) for k in (0, 1))
         offenders += [f"{page}: {name}" for name in used - defined - {*dir(builtins)}]
     assert not offenders, "\n".join(offenders)
