@@ -24,6 +24,8 @@ ENTRIES: list[tuple[str, str]] = re.findall(
     r"^### `(.+?)`\n(.*?)(?=^##|\Z)", PAGE, re.MULTILINE | re.DOTALL
 )
 WITH_PROGRAM = [entry for entry in ENTRIES if program(entry[1])]
+SOURCE = re.compile(r"\]\(https://(github\.com|docs\.pytorch\.org|docs\.nvidia\.com)/")
+MACHINE = {"The GPU and its node", "The network"}
 
 
 def contains(said: str, message: str) -> bool:
@@ -38,7 +40,7 @@ def test_what_counts_as_said() -> None:
 
 
 def test_there_is_an_entry_under_every_heading() -> None:
-    assert len(ENTRIES) == PAGE.count("\n### ") >= 45
+    assert len(ENTRIES) == PAGE.count("\n### ") >= 55
     assert len(WITH_PROGRAM) >= 30
     assert len({message for message, _ in ENTRIES}) == len(ENTRIES)
 
@@ -49,9 +51,21 @@ def test_an_entry_leads_on_and_has_a_program_or_a_source() -> None:
         pages = re.findall(r"\]\((\w+\.md)\)", text)
         if not pages or not all((BOOK / page).exists() for page in pages):
             offenders.append(f"{message}: leads to {pages}")
-        if not program(text) and not re.search(r"\]\(https://(github|docs\.pytorch)", text):
+        if not program(text) and not SOURCE.search(text):
             offenders.append(f"{message}: neither program nor source")
     assert not offenders, "\n".join(offenders)
+
+
+def test_a_program_is_folded() -> None:
+    assert PAGE.count("\n:::{dropdown} Program\n```python\n") == len(WITH_PROGRAM)
+
+
+def test_what_no_laptop_can_show_has_a_source() -> None:
+    sections = re.findall(r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)
+    machine = "".join(text for title, text in sections if title in MACHINE)
+    reported = [message for message, text in ENTRIES if message in machine and SOURCE.search(text)]
+    assert {title for title, _ in sections} >= MACHINE
+    assert len(reported) >= 14
 
 
 def said_by(code: str, capfd: pytest.CaptureFixture[str]) -> str:
