@@ -105,6 +105,8 @@ def test_a_terminal_gets_one_line_and_too_many_ranks_are_refused() -> None:
     )
     with pytest.raises(ValueError, match="33 ranks and 33 chunks; a stepper can show 32"):
         stepper(replay(ring_all_gather(33)))
+    with pytest.raises(ValueError, match=r"numbers: expected one for each of 4 ranks, got \[1, 2\]"):
+        stepper(RING, numbers=[1, 2])
 
 
 def test_numbers_are_the_sums_of_what_the_contributors_began_with() -> None:
@@ -288,6 +290,17 @@ def test_numbers_stand_beside_the_contributors(pages: Pages) -> None:  # noqa: F
     assert values.all_inner_texts() == [str(each) for each in sums * 4]
     toggle.click()
     expect(values.first).not_to_be_visible()
+
+
+def test_numbers_that_were_asked_for_are_there_from_the_start(pages: Pages) -> None:  # noqa: F811
+    given = stepper(RING, numbers=[1, 10, 100, 1000])
+    shown = figure(pages.open(given._repr_html_()))
+    values = shown.locator(".number")
+    expect(values.first).to_be_visible()
+    assert values.all_inner_texts() == [str(10**rank) for rank in range(4) for chunk in range(4)]
+    expect(button(shown, "Numbers")).to_have_attribute("aria-pressed", "true")
+    slider(shown).press("End")
+    assert values.all_inner_texts() == ["1111"] * 16
 
 
 def test_one_of_several_is_chosen_by_algorithm_and_ranks(pages: Pages) -> None:  # noqa: F811

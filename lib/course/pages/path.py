@@ -6,13 +6,17 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
+from IPython.display import Markdown
+
+from course.pages.table import table
+
 ROOT = Path(__file__).parents[3]
 WORDS, LINES = 175, 20  # per minute: of prose, and of code in visible cells
 PAPER, GRADED, RIDDLE = 5, 10, 2  # minutes for an exercise, for a folded answer in a lab
 
 CARD = re.compile(r"^:::\{grid-item-card\} \d+ · (.+)\n((?:.*\n)*?):::$", re.MULTILINE)
 ENTRY = re.compile(r"\*\*\[(.+)\]\((\w+)\.md\)\*\* · (\d+) min<br>")
-LAB = re.compile(r"\[(.+)\]\(\.\./notebooks/(\w+)\.ipynb\) · (\d+) min")
+LAB = re.compile(r"\[([^]]+)\]\(\.\./notebooks/(\w+)\.ipynb\) · (\d+) min")
 
 
 class Lab(NamedTuple):
@@ -38,6 +42,20 @@ def path() -> list[Chapter]:
     text = (ROOT / "book" / "index.md").read_text().replace("\N{NO-BREAK SPACE}", " ")
     cards = CARD.findall(text)
     return [_chapter(part, entry) for part, card in cards for entry in card.strip().split("\n\n")]
+
+
+def hours(part: str = "") -> tuple[float, float]:
+    """Hours to read a part of the path, or all of it, and hours in its labs."""
+    chapters = [chapter for chapter in path() if part in ("", chapter.part)]
+    labs = sum(lab.minutes for chapter in chapters for lab in chapter.labs)
+    return sum(chapter.minutes for chapter in chapters) / 60, labs / 60
+
+
+def hours_table() -> Markdown:
+    """The same for each part."""
+    parts = dict.fromkeys(chapter.part for chapter in path())
+    rows = [[part, *(f"{each:.1f}" for each in hours(part))] for part in parts]
+    return table(["part", "hours to read", "in labs"], rows)
 
 
 def _chapter(part: str, entry: str) -> Chapter:

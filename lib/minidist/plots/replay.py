@@ -58,7 +58,7 @@ ASSETS = ("widget.css", "player.js", "stepper.js")
 BIGGEST = 32  # ranks, and chunks: beyond it nobody can read the cells
 
 HTML = """\
-<figure class="minidist-widget schedule"{choice}>
+<figure class="minidist-widget schedule{numbers}"{choice}>
 <figcaption><strong>{name}</strong> {size}</figcaption>
 <script type="application/json">{trace}</script>
 <details{open}>
@@ -80,6 +80,7 @@ class Stepper(NamedTuple):
 
     replay: Replay
     others: tuple[Replay, ...] = ()  #: to choose from, beside it
+    numbers: tuple[int, ...] = ()  #: with which the ranks begin, and which are shown from the start
 
     def __repr__(self) -> str:
         end = f"{self.replay.right()} of {self.replay.wanted} chunks right at the end"
@@ -90,16 +91,17 @@ class Stepper(NamedTuple):
         # The book serves these files to all its pages; a notebook has nobody to serve them.
         files = "" if os.environ.get("MINIDIST_BOOK") else assets()
         if not self.others:
-            return _figure(self.replay) + files
+            return _figure(self.replay, self.numbers) + files
         each = {(each.name, f"{each.ranks}"): each for each in (self.replay, *self.others)}
-        figures = (_figure(replay, key) for key, replay in each.items())
+        figures = (_figure(replay, self.numbers, key) for key, replay in each.items())
         return choices(("Algorithm", "Ranks"), figures) + files
 
 
-def stepper(replay: Replay, *others: Replay) -> Stepper:
+def stepper(replay: Replay, *others: Replay, numbers: Sequence[int] = ()) -> Stepper:
     """Show a replayed schedule as a picture to step through, in the book and in a notebook.
 
-    With `others` there are lists from which one of them all is chosen, by name and by ranks.
+    With `others` there are lists from which one of them all is chosen, by name and by ranks. With
+    `numbers`, one for each rank, it opens with the sums in numbers, which a button shows otherwise.
 
     Example:
         >>> stepper(replay(ring_all_reduce(4)))
@@ -111,16 +113,19 @@ def stepper(replay: Replay, *others: Replay) -> Stepper:
                 f"{each.name} has {each.ranks} ranks and {each.chunks} chunks; "
                 f"a stepper can show {BIGGEST} of each: draw a smaller one"
             )
-    return Stepper(replay, others)
+        if numbers and len(numbers) != each.ranks:
+            raise ValueError(f"numbers: expected one for each of {each.ranks} ranks, got {numbers}")
+    return Stepper(replay, others, tuple(numbers))
 
 
-def _figure(replay: Replay, choice: Sequence[str] = ()) -> str:
+def _figure(replay: Replay, numbers: Sequence[int], choice: Sequence[str] = ()) -> str:
     return HTML.format(
         choice=choice_attribute(choice),
+        numbers=" numbers" if numbers else "",
         name=escape(replay.name),
         size=_size(replay),
         # Without a "<", so that no name can end the script element that holds it.
-        trace=_json(told.trace(replay)).replace("<", "\\u003c"),
+        trace=_json(told.trace(replay, numbers)).replace("<", "\\u003c"),
         rows="\n".join(_row(replay, number) for number in range(replay.steps)),
         open=" open" if not choice else "",
     )

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # as `typing` has it, which a page has not
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from typing import Any
 
     from minidist.schedule.replay import Event, Replay
 
 
-def trace(replay: Replay) -> dict[str, Any]:
+def trace(replay: Replay, begin: Sequence[int] = ()) -> dict[str, Any]:
     """All of a replay as data, from which `static/stepper.js` makes its picture."""
     own = ("name", "ranks", "chunks", "steps", "start", "goal")
     of_event = ("step", "src", "dst", "chunk", "reduce", "carried", "result")
@@ -18,17 +18,22 @@ def trace(replay: Replay) -> dict[str, Any]:
         **{name: getattr(replay, name) for name in own},
         "events": [[getattr(event, name) for name in of_event] for event in replay.events],
         "phases": replay.phases,
-        "numbers": numbers(replay),
+        "numbers": numbers(replay, begin),
     }
 
 
-def numbers(replay: Replay) -> dict[str, list[Any]]:
+def numbers(replay: Replay, begin: Sequence[int] = ()) -> dict[str, list[Any]]:
     """The replay once more, on numbers: what each rank holds at the start, and each event's result.
 
-    Rank r begins with a number from 1 to 9 for each chunk; None is where it holds nothing.
+    Rank r begins with `begin[r]` in all chunks, or with a number from 1 to 9 for each; None is
+    where it holds nothing.
     """
+
+    def first(rank: int, chunk: int) -> int:
+        return begin[rank] if begin else (7 * rank + 3 * chunk) % 9 + 1
+
     held: list[list[int | None]] = [
-        [(7 * rank + 3 * chunk) % 9 + 1 if who else None for chunk, who in enumerate(row)]
+        [first(rank, chunk) if who else None for chunk, who in enumerate(row)]
         for rank, row in enumerate(replay.start)
     ]
     start, before, step = [row[:] for row in held], held, -1

@@ -226,7 +226,7 @@
       numbers.setAttribute("aria-pressed", figure.classList.toggle("numbers"));
       board.fit();
     });
-    numbers.setAttribute("aria-pressed", "false");
+    numbers.setAttribute("aria-pressed", figure.classList.contains("numbers"));
     return numbers;
   }
 
