@@ -105,7 +105,7 @@ def test_a_terminal_gets_one_line_and_too_many_ranks_are_refused() -> None:
     )
     with pytest.raises(ValueError, match="33 ranks and 33 chunks; a stepper can show 32"):
         stepper(replay(ring_all_gather(33)))
-    with pytest.raises(ValueError, match=r"numbers: expected one for each of 4 ranks, got \[1, 2\]"):
+    with pytest.raises(ValueError, match=r"expected one for each of 4 ranks, got \[1, 2\]"):
         stepper(RING, numbers=[1, 2])
 
 
