@@ -412,6 +412,20 @@ def test_a_rank_is_blamed_only_if_it_stands_still(monkeypatch: pytest.MonkeyPatc
         assert clock[-1] == pytest.approx(seconds, abs=0.21), said
 
 
+def test_a_rank_blamed_for_its_call_is_not_blamed_for_being_killed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ranks = [
+        rank(0, IN + " float32 (4,)", state="crashed", error="Aborted"),
+        rank(1, IN + " float64 (4,)", state="gone"),
+        rank(2, IN + " float32 (4,)", state="echoed"),
+    ]
+    monkeypatch.setattr(table, "look", lambda _: ranks)
+    said = report("folder")
+    assert said.startswith("at all_reduce #4, rank 1 is with float64 (4,)")
+    assert "rank 1 waited in all_reduce #4 until it was killed, perhaps by the launcher" in said
+
+
 # ---- the files ----
 
 

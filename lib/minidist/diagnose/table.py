@@ -78,7 +78,8 @@ def _page(ranks: Sequence[Rank], verdict: Verdict) -> Iterator[str]:
 
 def _end(rank: Rank, verdict: Verdict) -> str:
     """What has become of a rank; one that was killed where it waited is not to blame for that."""
-    if rank.state == "gone" and rank.waiting and rank.rank not in verdict.blamed:
+    for_its_end = rank.rank in verdict.blamed and not verdict.row  # not for another call
+    if rank.state == "gone" and rank.waiting and not for_its_end:
         return f"waited in {rank.waiting.numbered} until it was killed, perhaps by the launcher"
     return rank.now
 
