@@ -129,7 +129,7 @@ def all_off() -> list[str]:
 
 
 def test_every_spelling_trains_as_one_process_and_something_is_compiled() -> None:
-    assert minidist.launch(all_off, 2, device="cpu") == [[], []]
+    assert minidist.launch(all_off, 2, device="cpu", timeout=300) == [[], []]
 
 
 def collectives(x: torch.Tensor) -> torch.Tensor:
