@@ -15,6 +15,7 @@ from course.chapters.cluster.figures import Life, after_a_death, async_save, liv
 from course.chapters.collectives.figures import before_after, in_a_row, mesh_sums, waiting
 from course.chapters.ddp.figures import Travel, bucket_timeline, ddp_step, gradients
 from course.chapters.disagree.figures import Run, batch_memory, disagreements, drift, last_calls
+from course.chapters.experts.figures import balance, dispatch
 from course.chapters.feeding.figures import (
     batch_shares,
     epoch,
@@ -39,19 +40,13 @@ from course.chapters.gpus.traces import (
     fsdp_traces,
     no_overlap_trace,
 )
-from course.chapters.inside.figures import (
-    balance,
-    causal_blocks,
-    dispatch,
-    losses,
-    split_block,
-    who_talks,
-)
 from course.chapters.keep_going.figures import loss_over_bytes, outer_path, presence
 from course.chapters.map_reduce.figures import map_shuffle_reduce
 from course.chapters.memory.figures import GPT2_BLOCK, block_memory, rank_memory, step_memory
 from course.chapters.pipelines.figures import pipelines
 from course.chapters.ring.figures import chunk_tour, link_lanes, readings, ring_circle
+from course.chapters.sequences.figures import causal_blocks, ring_of_keys, ring_work
+from course.chapters.tensor.figures import losses, split_block, who_talks
 from course.chapters.which.figures import one_memory, ring_path, winners
 from course.chapters.why.figures import filled, machine
 from course.chapters.zero.figures import flat_layout, who_holds, zero_step

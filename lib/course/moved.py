@@ -7,6 +7,7 @@ from importlib.util import find_spec, spec_from_file_location
 from typing import Any
 
 MOVED = {  # the first that fits; what comes after it stays
+    r"chapters\.inside": "chapters.tensor",
     r"graders\.(\w+)": r"chapters.\1.exercises",
     r"graders": "chapters",
     r"grade": "ask",
@@ -17,7 +18,7 @@ MOVED = {  # the first that fits; what comes after it stays
     r"sandbox\.calls": "chapters.collectives.calls",
     r"sandbox": "ask",
     r"training\.curves": "chapters.keep_going.curves",
-    r"training\.dimensions": "chapters.inside.dimensions",
+    r"training\.dimensions": "chapters.tensor.dimensions",
     r"training\.metered": "chapters.fsdp.metered",
     r"training\.regroup": "chapters.cluster.regroup",
 }

@@ -6,9 +6,9 @@ from course.chapters.disagree.waits import waits_stepper
 from course.chapters.feeding.widgets import sampler_stepper
 from course.chapters.fsdp.widgets import prefetch_slider
 from course.chapters.gpus.widgets import trace_stepper
-from course.chapters.inside.widgets import attention_stepper
 from course.chapters.keep_going.widgets import rounds_stepper
 from course.chapters.pipelines.widgets import pipeline_stepper
+from course.chapters.sequences.widgets import attention_stepper
 from course.interactive.editor import editor, stars
 from course.interactive.guess import guess, guesses
 from course.interactive.held import unit_stepper, zero_stepper

@@ -10,8 +10,8 @@ import torch
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.functional import mse_loss
 
-from course.chapters.inside import dimensions
-from course.chapters.inside.dimensions import (
+from course.chapters.tensor import dimensions
+from course.chapters.tensor.dimensions import (
     BLOCKS,
     HIDDEN,
     MICRO,
@@ -21,7 +21,7 @@ from course.chapters.inside.dimensions import (
     alone,
     three_dimensional,
 )
-from course.chapters.inside.figures import who_talks
+from course.chapters.tensor.figures import who_talks
 from from_scratch.fsdp import FSDP
 from minidist import launch
 

@@ -1,4 +1,4 @@
-"""from_scratch inside a layer: tensor and context parallelism, and experts.
+"""from_scratch of what splits a layer: tensor and context parallelism, and experts.
 
 What each sends is compared with the table of the chapter *Beyond data parallelism*. That results
 are those of one process which has all tokens and all weights, the milestones show.

@@ -251,9 +251,9 @@ ROWS: dict[str, dict[str, tuple[Callable[..., Result], Any]]] = {
         LATER: (stepped, fsdp),
         SKIPS: (skips, fsdp),
     },
-    "inside": {
+    "experts": {"`clip_grad_norm_(layer.parameters())` of `Experts`": (expert_norm, None)},
+    "tensor": {
         "`clip_grad_norm_(block.parameters())`": (block_norm, None),
-        "`clip_grad_norm_(layer.parameters())` of `Experts`": (expert_norm, None),
         "other tokens on each rank, without `sequence`": (other_tokens, None),
         "DDP among the ranks that share a layer": (around_a_block, None),
         "one weight in two blocks": (in_two_blocks, None),
@@ -281,7 +281,7 @@ def test_what_is_not_noticed_is_another_result_and_stands_on_the_page(page: str)
 
 
 def test_sequences_of_different_lengths_end_a_rank() -> None:
-    page = (Path(__file__).parents[2] / "book" / "inside.md").read_text()
+    page = (Path(__file__).parents[2] / "book" / "sequences.md").read_text()
     assert "| sequences of different lengths in `attention` |" in page
     with pytest.raises(RankError, match="killed by SIGABRT"):
         launch(lambda: attention(*[torch.ones(2 + dist.get_rank(), WIDTH)] * 3), 2)

@@ -11,9 +11,9 @@ from playwright.sync_api import expect
 
 from course.chapters.disagree.waits import BUGS, stuck_at
 from course.chapters.feeding.widgets import CALLS, ENDS, SAMPLES
-from course.chapters.inside.widgets import eighths
 from course.chapters.keep_going.widgets import EVERY, moments
 from course.chapters.pipelines.widgets import ORDERS
+from course.chapters.sequences.widgets import eighths
 from course.interactive.frames import Cell, Frame, FramesChoice, FramesStepper, drawing
 from course.interactive.held import RANK, UNITS
 from course.interactive.recording import RANKS

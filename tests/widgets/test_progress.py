@@ -155,7 +155,7 @@ def test_each_milestone_belongs_to_the_chapter_that_sets_it() -> None:
         ("ring", "ring"),
         ("DDP, flat", "ddp"),
         ("ZeRO-3", "zero"),
-        ("experts", "inside"),
+        ("experts", "experts"),
     ):
         assert f'value="{name}" data-page="book/{page}"' in text
     assert 'value="checks" data-page="book/testing"' in text

@@ -46,3 +46,9 @@ def by_size(ratios: Mapping[tuple[str, int], float], columns: Sequence[str]) -> 
 
 def _size(nbytes: int) -> str:
     return f"{nbytes / 2**20:g} MiB" if nbytes >= 2**20 else f"{nbytes / 2**10:g} KiB"
+
+
+def split_layers(what: str) -> list[dict[str, Any]]:
+    """The rows on a layer in parts: "tensor", "attention" or "expert"; prints as `recorded`."""
+    rows = recorded("gpu")["rows"]
+    return [row for row in rows if (row["section"], row.get("what")) == ("split layers", what)]

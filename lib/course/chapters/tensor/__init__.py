@@ -1,1 +1,1 @@
-"""Splits inside a layer."""
+"""Tensor parallelism: the width of a layer, split."""

@@ -1,8 +1,7 @@
-"""Graders of the lab inside a layer: two autograd functions, seeds, merging, and the dispatch."""
+"""Graders of the lab on tensor parallelism: two autograd functions, and seeds."""
 
-from collections import Counter
 from collections.abc import Callable, Iterator
-from itertools import pairwise, product
+from itertools import product
 from typing import Any
 
 import torch
@@ -11,7 +10,7 @@ from torch import Tensor
 from course.ask.averages import off
 from course.ask.ranks import REAL, Check, Cost, Traffic, graded
 from course.ask.table import Exercise, Table
-from course.ask.verdict import Wrong, ask_as, draws, formula, list_of, whole
+from course.ask.verdict import Wrong, draws, list_of, whole
 from from_scratch.tensor import shard
 from minidist.collectives.tensor import barrier
 from minidist.comm.counted import Counted
@@ -26,14 +25,14 @@ WIDTH = 6
 
 
 @graded(
-    f"{REAL}, with two numbers of tokens, output and gradients are those of the full block in one "
+    f"{REAL}, with two numbers of tokens, output and gradients are those of one "
     "process. A rank takes part in one all-reduce in forward and one in backward. Each of your "
     "functions is the other one's transpose: one sums in forward, the other in backward.",
     lambda: [(4,), (draws(61).randrange(5, 12),)],
     instead="comm",
 )
 def split(function: Callable[..., Any], tokens: int) -> Iterator[Check]:
-    """Grade function(comm), which returns copy and reduce, the two ends of a split block."""
+    """Grade function(comm), which returns copy and reduce, the two ends of half a layer."""
     comm = Counted(Ours(algorithm="ring"))
     rank, ranks, pair = comm.rank, comm.ranks, function(comm)
     if not isinstance(pair, tuple | list) or len(pair) != 2 or not all(map(callable, pair)):
@@ -59,13 +58,13 @@ def split(function: Callable[..., Any], tokens: int) -> Iterator[Check]:
         "forward.": ranks * right,
         "is the mean of the ranks' summands; the output is their sum.": right / ranks,
     }, "is off by up to {off:.1e}: it is the sum of all summands.")  # fmt: skip
-    yield _off_part("columns of A", own_a.grad, da.chunk(ranks, 1)[rank], ranks)
-    yield _off_part("rows of B", own_b.grad, db.chunk(ranks)[rank], ranks)
+    yield _off_part("columns of up", own_a.grad, da.chunk(ranks, 1)[rank], ranks)
+    yield _off_part("rows of down", own_b.grad, db.chunk(ranks)[rank], ranks)
     yield off("the gradient of the input", own_x.grad, dx, {
-        "lacks what comes through the block. Return a gradient from copy's backward.": direction,
+        "lacks what comes through the layer. Return a gradient from copy's backward.": direction,
         "holds the mean of what the ranks found; the ranks' parts add up.":
             direction + (dx - direction) / ranks,
-    }, "is not that of the full block. Each rank has the part that came through its own hidden "
+    }, "is not that of one process. Each rank has the part that came through its own hidden "
     "units; in backward copy must add up all ranks'.")  # fmt: skip
     for name, same in kept.items():
         changes = f"{name} changes the tensor that it is given. Sum a clone."
@@ -96,8 +95,8 @@ def _looked_at(name: str, found: Any, given: Tensor) -> Tensor:
 
 
 HAVE, PARTS = "a weight that all ranks have", "the shards of a weight"
-BETWEEN, INSIDE = "dropout between blocks", "dropout inside a split block"
-TOKENS = "dropout between blocks, split by tokens"
+BETWEEN, INSIDE = "dropout between halves", "dropout inside a half"
+TOKENS = "dropout between halves, split by tokens"
 Seeds = Callable[[str, int, int], Any]
 
 
@@ -149,13 +148,13 @@ def seeds() -> Table:
                 but(PARTS, data=False, tensor=False),
             "Tensor groups are replicas of each other: rank t has the same shard in each of them.":
                 but(PARTS, data=True, tensor=True),
-            "Between blocks all ranks of a tensor group have the same activations, and must mask "
+            "Between halves all ranks of a tensor group have the same activations, and must mask "
             "the same ones.": but(BETWEEN, data=True, tensor=True),
             "Each tensor group has other samples, so its masks should be others, too.":
                 but(BETWEEN, data=False, tensor=False),
-            "Inside a block each rank has hidden units of its own, and samples of its group.":
+            "Inside a half each rank has hidden units of its own, and samples of its group.":
                 but(INSIDE, data=True, tensor=False),
-            "Split by tokens, each rank has activations of its own even between blocks.":
+            "Split by tokens, each rank has activations of its own even between halves.":
                 but(TOKENS, data=True, tensor=False),
         },
         otherwise=lambda found, use, groups, size: (
@@ -165,136 +164,4 @@ def seeds() -> Table:
         ),
         solved="for all {cases} cases. Equal seeds where ranks hold the same thing, different ones "
         "where they hold different parts.",
-    )  # fmt: skip
-
-
-Pair = tuple[Tensor, Tensor]
-
-
-def _attention(scores: Tensor, values: Tensor) -> Pair:
-    if not values.shape[-2]:
-        empty = torch.zeros(*scores.shape[:-1], values.shape[-1]).double()
-        return empty, torch.full((*scores.shape[:-1], 1), -torch.inf).double()
-    return scores.softmax(-1) @ values, scores.logsumexp(-1, keepdim=True)
-
-
-MERGES = {  # scale of the scores, and where the keys are cut
-    "two blocks of four keys": (1.0, (4,)),
-    "blocks of one key and of seven": (1.0, (1,)),
-    "three blocks, one after the other": (3.0, (2, 5)),
-    "scores of up to some thousand": (1000.0, (3,)),
-    "a block that no query sees": (1.0, (0,)),
-}
-
-
-@formula
-def merge(function: Callable[[Tensor, Tensor, Tensor, Tensor], Pair]) -> str:
-    """Grade function(out, lse, more, more_lse): attention to two blocks of keys, made of each's."""
-    for name, (scale, cuts) in MERGES.items():
-        scores, values = scale * _drawn(71, 2, 5, 8), _drawn(72, 2, 8, 3)
-        edges = [0, *cuts, 8]
-        blocks = [
-            _attention(scores[..., start:end], values[..., start:end, :])
-            for start, end in pairwise(edges)
-        ]
-        merged, seen = blocks[0], edges[1]
-        for block, end in zip(blocks[1:], edges[2:], strict=True):
-            given = [each.clone() for each in (*merged, *block)]
-            found = ask_as(_pair, "out and lse, two tensors", lambda _, g=given: function(*g), name)
-            if not all(map(torch.equal, given, (*merged, *block))):
-                raise Wrong(f"for {name}: what you are given is changed; make new tensors.")
-            right = _attention(scores[..., :end], values[..., :end, :])
-            if why := _why_merge(found, right, merged, block, (seen, end - seen)):
-                raise Wrong(f"for {name}: {why}")
-            merged, seen = found, end
-    return (
-        f"for {len(MERGES)} cases: the merged attention is softmax over all keys, even with scores "
-        "of several thousand and with a block of which nothing is seen. Because lse is merged too, "
-        "any number of blocks can follow, in any order."
-    )
-
-
-def _pair(answer: Any) -> Pair:
-    out, lse = answer
-    if not (isinstance(out, Tensor) and isinstance(lse, Tensor)):
-        raise TypeError
-    return out, lse
-
-
-def _why_merge(found: Pair, right: Pair, one: Pair, other: Pair, keys: tuple[int, int]) -> str:
-    for name, each in zip(("out", "lse"), found, strict=True):
-        if not each.isfinite().all():
-            return (
-                f"{name} is not finite. exp overflows from about 700 on, and there may be nothing "
-                "in a block: take the exponential of differences from the merged lse."
-            )
-    a, b, share = one[0], other[0], (one[1] - right[1]).exp()
-    return off("out", found[0], right[0], {
-        "is the mean of both. A block whose scores are larger counts more.": (a + b) / 2,
-        "is the sum of both: the two weights must add up to 1.": a + b,
-        "is weighted by the numbers of keys; weigh by the sums of their exponentials, exp(lse).":
-            (keys[0] * a + keys[1] * b) / sum(keys),
-        "has the two weights swapped.": (1 - share) * a + share * b,
-    }, "is not softmax over all keys.") or off("out is right, but lse", found[1], right[1], {
-        "is the larger of both. It is log(exp(a) + exp(b)).": torch.maximum(one[1], other[1]),
-    }, "is not that of all keys, log(exp(a) + exp(b)): a third block would be merged "
-    "wrongly.")  # fmt: skip
-
-
-@Exercise
-def received() -> Table:
-    """Grade function(choices, experts, capacity): how many tokens each rank receives.
-
-    choices[r] has the expert of each token of rank r; rank r has an equal part of the experts, in
-    order; of each rank's tokens, an expert takes at most `capacity`.
-    """
-    draw, cases = draws(63), []
-    for ranks, each, tokens, capacity in [(2, 2, 6, 2), (4, 1, 8, 3), (3, 2, 9, 2), (1, 3, 7, 2)]:
-        popular = range(ranks * each), [3] + (ranks * each - 1) * [1]
-        drawn = [draw.choices(*popular, k=tokens) for _ in range(ranks)]
-        cases += [(drawn, ranks * each, capacity), (drawn, ranks * each, tokens)]
-
-    def taken(choices: list[list[int]], most: float) -> list[Counter[int]]:
-        return [Counter({e: min(own.count(e), int(most)) for e in own}) for own in choices]
-
-    def totals(choices: list[list[int]], experts: int, capacity: float) -> list[int]:
-        every = sum(taken(choices, capacity), Counter[int]())
-        return [every[expert] for expert in range(experts)]
-
-    def by_rank(ranks: int, every: list[int]) -> list[int]:
-        each = len(every) // ranks
-        return [sum(every[start : start + each]) for start in range(0, len(every), each)]
-
-    def right(choices: list[list[int]], experts: int, capacity: float) -> list[int]:
-        return by_rank(len(choices), totals(choices, experts, capacity))
-
-    return Table(
-        cases=cases,
-        right=right,
-        told=lambda choices, experts, capacity: (
-            f"For choices {choices}, {experts} experts and a capacity of {capacity},"
-        ),
-        read=list_of(whole),
-        expected="a list with a number of tokens for each rank",
-        slips={
-            "An expert takes no more than `capacity` of a rank's tokens; the others are dropped.":
-                lambda choices, experts, _: right(choices, experts, 1e9),
-            "The capacity holds for each rank and expert: a rank cannot know how many others send.":
-                lambda choices, experts, capacity: by_rank(
-                    len(choices), [min(n, capacity) for n in totals(choices, experts, 1e9)]
-                ),
-            "That is what each rank sends; count by where the tokens go.":
-                lambda choices, _, most: [own.total() for own in taken(choices, most)],
-            "That is for each expert; a rank has experts / ranks of them.": totals,
-            "Experts are not dealt in turn: rank 0 has the first experts / ranks of them.":
-                lambda choices, *case: [
-                    sum(totals(choices, *case)[rank :: len(choices)])
-                    for rank in range(len(choices))
-                ],
-        },
-        otherwise=lambda found, choices, *_: (
-            "" if len(found) == len(choices) else f"Expected {len(choices)} numbers, one per rank."
-        ),
-        solved="for all {cases} cases, with and without tokens that are dropped. The rank with the "
-        "popular expert has most to do, and all others wait for it; a capacity bounds that.",
     )  # fmt: skip

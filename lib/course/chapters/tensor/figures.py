@@ -1,7 +1,7 @@
-"""Pictures of what is split inside a layer (matrices, sequence, experts), and of who then talks."""
+"""Pictures of matrices that are split, of losses, and of who talks on a mesh."""
 
 from collections.abc import Mapping, Sequence
-from itertools import accumulate, chain, product
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -9,20 +9,18 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from course.drawing.sketches import Look, arrow, dot, sketch
-from from_scratch.context import pieces
 from minidist.plots import style
-from minidist.plots.cells import Cell, cells, of_ranks
 from minidist.plots.curves import curves, of_steps
-from minidist.plots.style import COLORS, GREY, RANK, TITLE, box
+from minidist.plots.style import COLORS, RANK, TITLE, box
 
 WIDE = 3.7  # inches
 RANKS = 4
 MATRICES = (  # name, left, top, width, height, and into how many columns and rows it is cut
-    ("x", 0, 1.0, 2, 2, 1, 1),
-    ("A", 3, 1.0, 4, 2, RANKS, 1),
-    ("hidden units", 8.5, 1.0, 4, 2, RANKS, 1),
-    ("hidden units", 0, 5.1, 4, 2, RANKS, 1),
-    ("B", 5, 4.6, 2, 3, 1, RANKS),
+    ("x[B, D]", 0, 1.0, 2, 2, 1, 1),
+    ("up[D, F/T]", 3, 1.0, 4, 2, RANKS, 1),
+    ("h[B, F/T]", 8.5, 1.0, 4, 2, RANKS, 1),
+    ("h[B, F/T]", 0, 5.1, 4, 2, RANKS, 1),
+    ("down[F/T, D]", 5, 4.6, 2, 3, 1, RANKS),
 )
 SIGNS = {(2.5, 2.0): "·", (7.75, 2.0): "=", (4.5, 6.1): "·", (7.75, 6.1): "="}
 Sent = Mapping[str, Mapping[int, int]]  # by dimension, bytes to each rank
@@ -35,7 +33,7 @@ ACROSS, DOWN, APART, SLANT, RADIUS = 1.5, 1.7, 2.2, 0.35, 0.26
 
 
 def split_block() -> Figure:
-    """The two matrices of a feed-forward block, cut by columns and by rows, on four ranks."""
+    """The two matrices of a feed-forward half, cut by columns and by rows, on four ranks."""
     figure, axes = sketch((WIDE, 2.1), (-0.1, 14.6), (7.9, -0.3), margin=0.0)
     for name, left, top, width, height, columns, rows in MATRICES:
         style.write(axes, left + width / 2, top - 0.45, name, TITLE)
@@ -48,6 +46,7 @@ def split_block() -> Figure:
     plus = {(8.25 + 1.6 * rank, 6.1): "+" for rank in range(1, RANKS)}
     for place, sign in (SIGNS | plus).items():
         style.write(axes, *place, sign, TITLE + 2)
+    style.write(axes, 11.45, 5.05, "y[B, D] (+T)", TITLE)
     style.write(axes, 11.45, 7.2, "an all-reduce adds them")
     return figure
 
@@ -57,73 +56,6 @@ def _part(
 ) -> None:
     face = None if rank is None else (RANK[rank], 0.5)
     box(axes, left, top, width, height, "all ranks" if rank is None else str(rank), face=face)
-
-
-def causal_blocks(ranks: int) -> Figure:
-    """Which piece of queries sees which of keys, by whom and when: in order, and in a zigzag."""
-    figure, grid = style.subplots(1, 2, size=(WIDE, 2.3))
-    count = 2 * ranks
-    for axes, zigzag in zip(grid[0], (False, True), strict=True):
-        cut = 1 if zigzag else 2  # each rank has two of `count` pieces, in order side by side
-        owner = {
-            cut * piece + half: rank
-            for rank in range(ranks)
-            for piece in pieces(rank, ranks, zigzag)
-            for half in range(cut)
-        }
-        names = [f"rank {owner[query]}" for query in range(count)]
-        rows = [[_block(owner, query, key) for key in range(count)] for query in range(count)]
-        title = "zigzag" if zigzag else "in order"
-        cells(axes, rows, names, title=title, x_label="keys and values")
-    return figure
-
-
-def _block(owner: Mapping[int, int], query: int, key: int) -> Cell:
-    """A cell with the step in which a query's rank has the key; empty where it may not look."""
-    if key > query:
-        return Cell()
-    step = (owner[query] - owner[key]) % len(set(owner.values())) + 1
-    return Cell(str(step), (RANK[owner[query]], 0.5))
-
-
-def dispatch(choices: Sequence[Sequence[int]], experts: int) -> Figure:
-    """Tokens where they are, and where their experts are; `choices`: each rank's, by token."""
-    ranks, each = len(choices), experts // len(choices)
-    here = [[(expert, rank) for expert in own] for rank, own in enumerate(choices)]
-    sent = sorted(chain.from_iterable(here))
-    there = [[token for token in sent if token[0] // each == rank] for rank in range(ranks)]
-    panels = {
-        "tokens, and the experts that the router has picked": here,
-        "after the dispatch: each rank has its experts' tokens": there,
-    }
-    figure, drawn = style.stacked(panels, (WIDE, 0.5 * ranks + 0.6))
-    for axes, rows in drawn:
-        shown = [
-            [
-                Cell(str(expert), (RANK[rank], 0.5), 0.92, x)
-                for x, (expert, rank) in enumerate(tokens)
-            ]
-            for tokens in rows
-        ]
-        cells(axes, of_ranks(shown), tall=0.9)
-        axes.set_xlim(right=max(map(len, there + here)) + 0.05)
-    return figure
-
-
-def balance(loads: Mapping[str, Sequence[Sequence[float]]]) -> Figure:
-    """For each run, the share of tokens that each expert takes, over the steps: stacked bands."""
-    figure, drawn = style.stacked(loads, (3.4, 1.6 * len(loads)), sharex=True)
-    for axes, shares in drawn:
-        colors = [RANK[number % len(RANK)] for number in range(len(shares[0]))]
-        by_expert = list(zip(*shares, strict=True))
-        axes.stackplot(range(len(shares)), by_expert, colors=colors, alpha=0.7, edgecolor=GREY)
-        for number, (share, top) in enumerate(zip(shares[-1], accumulate(shares[-1]), strict=True)):
-            if share > 0.04:
-                style.beside(axes, top - share / 2, str(number))
-        axes.set(xlim=(0, len(shares) - 1), ylim=(0, 1))
-        style.chart(axes)
-    axes.set_xlabel("step", fontsize=TITLE)
-    return figure
 
 
 def losses(runs: Mapping[str, Sequence[float]]) -> Figure:

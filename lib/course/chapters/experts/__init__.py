@@ -1,0 +1,1 @@
+"""Mixtures of experts, which live on different ranks."""

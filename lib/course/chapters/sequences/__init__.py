@@ -1,0 +1,1 @@
+"""Context parallelism: a long sequence, split."""

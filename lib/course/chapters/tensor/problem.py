@@ -1,0 +1,22 @@
+"""The worked problem of tensor parallelism: one sequence of the medium model, on 1 to 16 GPUs."""
+
+from typing import Any
+
+from course.pages.price import ask
+
+HEAD = "T", "state, GB", "activations", "peak", "compute, ms", "collectives", "share", "large model"
+
+
+def degrees() -> list[list[Any]]:
+    """What a GPU holds and how long it takes, with each degree; shares are of compute."""
+    return [_row(ranks) for ranks in (1, 2, 4, 8, 16)]
+
+
+def _row(ranks: int) -> list[Any]:
+    how: dict[str, Any] = {"gpus": max(8, ranks), "tensor": ranks}
+    held = [ask(each, "medium", **how) / 1e9 for each in ("state", "activations", "peak")]
+    medium, large = (
+        [1e3 * ask(each, job, **how) for each in ("compute", "tensor")]
+        for job in ("medium", "large")
+    )
+    return [ranks, *held, *medium, *(f"{each[1] / each[0]:.0%}" for each in (medium, large))]

@@ -1,0 +1,24 @@
+"""The graders of the lab on tensor parallelism, and its worked problem."""
+
+from course.chapters.tensor.problem import degrees
+from course.pages.price import ask
+from minidist.planner.hardware import H100
+from minidist.planner.planner import ROOM
+from tests.course.verdicts import diagnosed
+
+test_each_answer_is_judged = diagnosed("tensor")
+
+
+def test_four_gpus_hold_a_sequence_and_sixteen_spend_as_long_on_messages() -> None:
+    rows = {row[0]: row for row in degrees()}
+    assert [ranks for ranks, row in rows.items() if row[3] < ROOM * H100.memory / 1e9] == [4, 8, 16]
+    share = {ranks: row[5] / row[4] for ranks, row in rows.items()}
+    assert share[4] < 0.14 < 0.28 < share[8] < 0.35 < 0.8 < share[16] < 1
+
+
+def test_more_tokens_do_not_hide_the_collectives() -> None:
+    def share(tokens: int) -> float:
+        how = {"gpus": 8, "tensor": 8, "tokens": tokens}
+        return ask("tensor", "medium", **how) / ask("matrices", "medium", **how)
+
+    assert 0.9 * share(16_384) < share(65_536) < share(16_384)  # latency is all that they hide
