@@ -1,9 +1,15 @@
 """The grader of the lab on ring attention, what its page says, and a long sequence by hand."""
 
 import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.experimental import context_parallel
+from torch.nn.functional import pad
 
 from course.chapters.sequences.problem import TOKENS, cuts, layer_ms, memory
 from from_scratch.context import pieces
+from minidist import launch
 from minidist.planner.hardware import H100
 from minidist.planner.jobs import MEDIUM
 from minidist.planner.planner import ROOM
@@ -46,3 +52,17 @@ def test_two_documents_are_level_either_way_and_travel_in_a_zigzag_alone() -> No
     for layout, travel in (([(0, 1), (2, 3)], False), ([(0, 3), (1, 2)], True)):
         assert [sum(len(sees[q]) for q in own) for own in layout] == [3, 3]
         assert any(k not in own for own in layout for q in own for k in sees[q]) is travel
+
+
+def cut_by_torch() -> list[list[int]]:
+    """The first sequence of what the chapter's listing cuts: tokens, labels, positions."""
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    ids, positions = torch.arange(16).repeat(2, 1), torch.arange(16)
+    labels = pad(ids[:, 1:], (0, 1), value=-100)
+    with context_parallel(mesh, buffers=[ids, labels, positions], buffer_seq_dims=[1, 1, 0]):
+        return [ids[0].tolist(), labels[0].tolist(), positions.tolist()]
+
+
+def test_torch_cuts_labels_and_positions_as_the_exercise_says() -> None:
+    own = [0, 1, 2, 3, 12, 13, 14, 15]
+    assert launch(cut_by_torch, 2)[0] == [own, [1, 2, 3, 4, 13, 14, 15, -100], own]

@@ -3,6 +3,7 @@
 from typing import Any
 
 from course.pages.price import ask
+from minidist.planner.hardware import H100
 from minidist.planner.jobs import MEDIUM
 
 TOKENS, RANKS = 131_072, 8
@@ -37,3 +38,25 @@ def layer_ms() -> tuple[float, float]:
     job: dict[str, Any] = {"gpus": 64, "tokens": TOKENS, "sequence": TOKENS}
     matrices, scores = (ask(what, "medium", **job) for what in ("matrices", "attention"))
     return 1e3 * matrices / 64 / MEDIUM.units, 1e3 * scores / 64 / MEDIUM.units
+
+
+def numbers() -> dict[str, float]:
+    """The page's numbers by name, in GB, milliseconds, percent of a layer's compute, and tokens."""
+    (_, _, width_in, width_out), (_, _, _, ring_out) = cuts()
+    layers, logits = (each / 1e9 for each in memory())
+    matrices, scores = layer_ms()
+    percent = 100 / (matrices + scores)
+    return {
+        "one_layers": layers,
+        "one_logits": logits,
+        "cut_layers": layers / 64,
+        "cut_logits": logits / 64,
+        "matrices_ms": matrices,
+        "scores_ms": scores,
+        "tensor_in": width_in,
+        "tensor_share": percent * width_in,
+        "tensor_out": width_out,
+        "tensor_out_share": percent * width_out,
+        "ring_out": ring_out,
+        "ring_tokens": 2 * H100.flops / H100.network / 4,  # that hide it
+    }
