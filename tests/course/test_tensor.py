@@ -1,6 +1,6 @@
 """The graders of the lab on tensor parallelism, and its worked problem."""
 
-from course.chapters.tensor.problem import degrees
+from course.chapters.tensor.problem import degrees, speeds
 from course.pages.price import ask
 from minidist.planner.hardware import H100
 from minidist.planner.planner import ROOM
@@ -22,3 +22,9 @@ def test_more_tokens_do_not_hide_the_collectives() -> None:
         return ask("tensor", "medium", **how) / ask("matrices", "medium", **how)
 
     assert 0.9 * share(16_384) < share(65_536) < share(16_384)  # latency is all that they hide
+
+
+def test_small_pieces_are_slower_and_less_so_in_a_wide_model() -> None:
+    found = speeds()
+    kept = {job: found[f"{job}_8"] / found[f"{job}_1"] for job in ("medium", "large")}
+    assert kept["medium"] < 0.75 < 0.9 < kept["large"] < 1

@@ -3,6 +3,8 @@
 from typing import Any
 
 from course.pages.price import ask
+from course.pages.recorded import recorded
+from minidist.planner.jobs import LARGE, MEDIUM, SEQUENCE
 
 HEAD = "T", "state, GB", "activations", "peak", "compute, ms", "collectives", "share", "large model"
 
@@ -20,3 +22,15 @@ def _row(ranks: int) -> list[Any]:
         for job in ("medium", "large")
     )
     return [ranks, *held, *medium, *(f"{each[1] / each[0]:.0%}" for each in (medium, large))]
+
+
+def speeds() -> dict[str, float]:
+    """TFLOPs per second of a layer of each job, all of it and an eighth, as an H100 took it."""
+    rows = [row for row in recorded("gpu_grid")["rows"] if row.get("what") == "layer"]
+    jobs = {MEDIUM.width: "medium", LARGE.width: "large"}
+    return {
+        f"{jobs[row['width']]}_{row['tensor']}": row["tflops"]
+        for row in rows
+        if row["width"] in jobs and row["tokens"] == SEQUENCE and row["sequences"] == 1
+        if row["way"] == "bf16" and not row["checkpointed"]
+    }
