@@ -60,6 +60,6 @@ def _project_chapters(pages: list[str]) -> dict[str, str]:
     return {
         file: page
         for page, text in texts.items()
-        for asked in re.findall(r"^\*\*The project.*", text, re.MULTILINE)
+        for asked in re.findall(r"\*\*The project.*", text)
         for file in re.findall(r"(\w+)\.py`", asked)
     }
