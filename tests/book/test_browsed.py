@@ -42,7 +42,8 @@ SHOWN = """() => [...document.querySelectorAll("article img[src$='.svg']")]
       const file = picture.src.split("/").at(-1);
       return [file, picture.clientWidth, column, picture.matches(".small"), picture.alt];
     })"""
-FILLS, ON_A_DESK, ON_A_PHONE = 0.8, 12, 10  # of the column; pixels of the smallest letters
+FILLS, ON_A_DESK, ON_A_PHONE = 0.75, 12, 10  # of the column; pixels of the smallest letters
+BODY = 16  # pixels of the text around: the smallest letters have no more
 # Code and outputs that a desk does not show whole, folded ones too.
 CLIPPED = """() => {
   const folded = [...document.querySelectorAll("article details:not([open])")];
@@ -190,9 +191,10 @@ def small_pictures(shown: Iterable[tuple[str, int, float, bool, str]], least: in
     """Those that leave much of a desk's column free, or whose letters are hard to read."""
     for file, width, column, may_be_small, text in shown:
         drawn, letters = measures(file)
-        if letters * width / drawn < least - 0.1:
-            yield f"letters of {letters * width / drawn:.1f} px: {text}"
-        if least == ON_A_DESK and width < FILLS * column and not may_be_small:
+        seen = letters * width / drawn
+        if seen < least - 0.1 or (least == ON_A_DESK and BODY + 0.1 < seen < 99):
+            yield f"letters of {seen:.1f} px: {text}"
+        if least == ON_A_DESK and width < FILLS * column and seen < BODY - 0.1 and not may_be_small:
             yield f"{width} of {column:.0f} px: {text}"
 
 

@@ -1,7 +1,7 @@
 """Pictures tell the page how wide they were drawn, so that they fill a column and fit a phone.
 
-`house.css` shows a picture at up to 1.7 times its size, and never so small that its smallest
-letters have less than ten pixels. Labels are outlines, not text, so we read both from the SVG.
+`house.css` shows a picture at up to 1.5 times its size, and never so small that its smallest
+letters have less than ten pixels, nor so large that they exceed the text's sixteen. Labels are outlines, not text, so we read both from the SVG.
 """
 
 import re
@@ -12,7 +12,7 @@ from typing import Any
 from docutils.nodes import document
 from sphinx.application import Sphinx
 
-LEGIBLE = 10.0  # pixels
+LEGIBLE, BODY = 10.0, 16.0  # pixels
 POINT = 96 / 72  # pixels
 IMAGE = re.compile(r'(<img [^>]*src="[^"]*/([^"/]+\.svg)")')
 WIDTH = re.compile(r'<svg\b[^>]*? width="([\d.]+)pt"')
@@ -37,7 +37,7 @@ def measures(path: Path) -> tuple[float, float] | None:
 def tell_widths(
     app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: document | None
 ) -> None:
-    """Write both widths into each picture's tag."""
+    """Write its widths into each picture's tag."""
     places = {name: Path(app.srcdir, uri) for uri, name in app.builder.images.items()}
 
     def widths(tag: re.Match[str]) -> str:
@@ -45,8 +45,9 @@ def tell_widths(
         if not found:
             return tag[1]
         drawn, letters = found
-        least = drawn * LEGIBLE / letters
-        return f'{tag[1]} style="--drawn: {drawn:.1f}px; --least: {least:.1f}px"'
+        least, most = drawn * LEGIBLE / letters, drawn * BODY / letters or 9999
+        style = f"--drawn: {drawn:.1f}px; --least: {least:.1f}px; --most: {most:.1f}px"
+        return f'{tag[1]} style="{style}"'
 
     if "body" in context:
         context["body"] = IMAGE.sub(widths, context["body"])
