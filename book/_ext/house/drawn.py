@@ -1,7 +1,8 @@
 """Pictures tell the page how wide they were drawn, so that they fill a column and fit a phone.
 
 `house.css` shows a picture at up to 1.5 times its size, and never so small that its smallest
-letters have less than ten pixels, nor so large that they exceed the text's sixteen. Labels are outlines, not text, so we read both from the SVG.
+letters have less than ten pixels, nor so large that they exceed the text's sixteen. Labels are
+outlines, not text, so we read both from the SVG.
 """
 
 import re
