@@ -19,7 +19,6 @@ from course.chapters.experts.figures import balance, dispatch
 from course.chapters.feeding.figures import (
     batch_shares,
     epoch,
-    masks,
     spreads,
     token_weights,
     two_paths,

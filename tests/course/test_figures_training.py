@@ -91,12 +91,6 @@ def test_a_rank_that_has_ended_is_waited_for_or_sends_zeros() -> None:
     assert "waits …" not in texts(joined)
 
 
-def test_a_mask_has_a_cell_for_each_unit_that_is_dropped() -> None:
-    dropped = torch.tensor([[[True, False], [True, True]], [[False, False], [False, True]]])
-    first, second = figures.masks({"title": dropped}).axes
-    assert (len(boxes(first)) - 1, len(boxes(second)) - 1) == (3, 1)
-
-
 def test_spreads_say_the_variance_of_each_rank_and_of_all() -> None:
     (axes,) = figures.spreads(torch.tensor([[-1.0, 1.0], [2.0, 2.0]])).axes
     assert texts(axes)[:3] == ["1.00", "0.00", "1.50"]

@@ -1,6 +1,6 @@
 """Pictures of feeding the ranks: who draws which samples, and what averages make of them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import product
 
 import numpy as np
@@ -79,22 +79,6 @@ def token_weights(lengths: Sequence[Sequence[int]]) -> Figure:
     figure, axes = style.single(size=(3.6, 0.42 * micro + 0.85))
     cells(axes, [*rows, [Cell(text, face, left - SPACE)]], [*names, ""], tall=0.74, on_top=True)
     axes.set_xticks(middles, rank_names(len(lengths)))
-    return figure
-
-
-def masks(panels: Mapping[str, torch.Tensor]) -> Figure:
-    """A panel for each way to seed: [ranks, samples, units], true where a unit is dropped."""
-    ranks, samples, units = next(iter(panels.values())).shape
-    figure, grid = style.subplots(len(panels), ranks, size=(3.7, 0.85 * len(panels) + 0.1))
-    for row, (title, dropped) in zip(grid, panels.items(), strict=True):
-        for rank, axes in enumerate(row):
-            for sample, unit in dropped[rank].nonzero().tolist():
-                box(axes, unit, sample, face=(RANK[rank % len(RANK)], 0.9), linewidth=0)
-            box(axes, 0, 0, units, samples)
-            cells(axes, [()] * samples, x_label=f"rank {rank}")
-            axes.set_xlim(-0.1, units + 0.1)
-            axes.set_aspect("equal")
-        row[0].set_title(title, fontsize=style.TITLE, loc="left")
     return figure
 
 
