@@ -30,6 +30,7 @@ RUNGS_OF_ZERO = "ddp", "zero1", "zero2", "fsdp", "fsdp_kept"
 def counted_elsewhere() -> tuple[list[str], list[list[Any]]]:
     """Head and rows of a table: bytes per parameter that others count, and of what."""
     counts = {
+        "everything in bf16": (2, 2, 0, 4, 0),
         "bf16 weights, fp32 moments; gradients not counted": (2, 0, 0, 8, 0),
         "our state (the ZeRO paper's: 2 + 2 + 12)": (4, 4, 0, 8, 0),
         "Megatron: bf16 weights, gradients summed in fp32": (2, 4, 4, 8, 0),
