@@ -112,7 +112,7 @@ def test_exercises_are_those_of_the_pages() -> None:
         text = (ROOT / "book" / f"{chapter.page}.md").read_text()
         assert len(on_paper(chapter)) == text.count("{solution} ") > 0, chapter.page
         assert bool(chapter.labs) == bool(graded(chapter)), chapter.page
-    assert graded(PATH[0]) == ["bytes per parameter", "largest", "seat"]
+    assert graded(PATH[0]) == ["bytes per parameter", "largest"]
 
 
 def test_lines_to_write_are_counted_without_definitions_and_docstrings(

@@ -1,11 +1,11 @@
-"""Graders of the first chapter: bytes of the state, what fits, and who is where."""
+"""Graders of the first chapter: bytes of the state, and what fits."""
 
 from functools import partial
 from itertools import product
 
 import torch
 
-from course.ask.table import Exercise, Table, numbers, seats
+from course.ask.table import Exercise, Table, numbers
 from course.ask.verdict import draws, many, whole
 from minidist.memory.state import FP32, MIXED, OPTIMIZERS, DtypePolicy, state
 
@@ -93,19 +93,3 @@ def largest() -> Table:
         solved="One more parameter would not fit in any of {cases} cases, with one GPU or with "
         "several. Data parallelism buys time, not memory: all GPUs hold the same.",
     )  # fmt: skip
-
-
-@Exercise
-def seat() -> Table:
-    """Grade function(rank, per_node): the node of a rank, and its local rank there."""
-    draw = draws(3)
-    drawn = [(draw.randrange(2, 7), draw.randrange(2, 17)) for _ in range(4)]
-    clusters = [(2, 4), (3, 8), (4, 1), (1, 5), *drawn]
-    return seats(
-        divmod,
-        {"Ranks are dealt node by node, not in turns.": lambda rank, _: (rank % 2, rank // 2)},
-        cases=[(rank, local) for nodes, local in clusters for rank in range(nodes * local)],
-        told="For rank {}, with {} ranks on each node,",
-        solved=f"for every rank of {len(clusters)} clusters, from 1 node to {max(clusters)[0]}. A "
-        "rank's device is its local rank: a node with four GPUs has no cuda:4.",
-    )
