@@ -102,13 +102,14 @@ def test_a_lab_is_graded_by_its_cells(tmp_path: Path) -> None:
     cells = {tag: cell for cell in lab.cells for tag in cell.metadata.get("tags", [])}
     right = "def my_bytes_sent(ranks, nbytes):\n    return 2 * (ranks - 1) * nbytes / ranks"
     cells["exercise-bytes"].source = f"{right}\n\n\n'Correct.'"
-    cells["exercise-slices"].source = "def my_slices(numel, ranks):\n    return []\n\n'Correct.'"
+    nothing = "def my_ring(rank, ranks, chunks, exchange):\n    return"
+    cells["exercise-ring"].source = f"{nothing}\n\n\n'Correct.'"
     cells["exercise-crossover"].source = "def my_crossover("
     (tmp_path / "hans").mkdir()
     nbformat.write(lab, tmp_path / "hans" / "ring.ipynb")
     results = grade_apart(tmp_path / "hans", "ring: ", Limits())
     found = {task.removeprefix("ring: "): result["status"] for task, result in results.items()}
-    assert found == {"ring": "not yet", "bytes": "right", "slices": "wrong", "crossover": "wrong"}
+    assert found == {"ring": "wrong", "bytes": "right", "crossover": "wrong"}
     assert "SyntaxError" in results["ring: crossover"]["text"]
 
 

@@ -1,7 +1,7 @@
-"""Graders of the lab on the ring: its bytes, slices and crossing with the tree, and it by hand."""
+"""Graders of the lab on the ring: its bytes, its crossing with the tree, and it by hand."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import product
 
 import torch
@@ -14,7 +14,7 @@ from course.ask.ranks import Check, Cost, Traffic, on_worlds
 from course.ask.ranks import exchange as real_exchange
 from course.ask.switchboard import Deadlock
 from course.ask.table import Exercise, Table, numbers
-from course.ask.verdict import Grader, Range, Wrong, alone, ask_as, draws, formula, list_of, pair
+from course.ask.verdict import Grader, Wrong, alone, draws, formula
 from course.chapters.ring.threads import Exchange, Failed, Message, Threads
 from minidist.schedule import algorithms
 from minidist.schedule.replay import Contributors, Event, Replay
@@ -52,45 +52,6 @@ def bytes_sent() -> Table:
         solved=f"for {{cases}} cases, from 1 to {max(cases)[0]} ranks: the simulator counts the "
         "same. With more and more ranks the bytes approach twice the tensor and never reach it.",
     )  # fmt: skip
-
-
-@formula
-def slices(function: Callable[[int, int], Sequence[tuple[int, int]]]) -> str:
-    """Grade function(numel, ranks): the (start, stop) of each rank's slice of a tensor."""
-    draw = draws(8)
-    for ranks in (4, 1, 3, 8, *draw.sample(range(5, 40), 3)):
-        for numel in (16 * ranks, 10, 1, 0, ranks - 1, ranks + 1, 97, draw.randrange(10**5)):
-            cut = ask_as(list_of(pair), "a list of pairs (start, stop)", function, numel, ranks)
-            if why := _why_slices(cut, numel, ranks):
-                raise Wrong(f"{numel} elements on {ranks} ranks: {why}")
-    return (
-        "for 56 cases. Every element is in one slice, and no two slices differ by more than one "
-        "element, even when there are fewer elements than ranks. Nothing had to be padded."
-    )
-
-
-def _why_slices(cut: list[Range], numel: int, ranks: int) -> str:
-    if len(cut) != ranks:
-        return f"you return {len(cut)} slices, expected one for each rank."
-    edge = 0
-    for rank, (start, stop) in enumerate(cut):
-        if start != edge:
-            what = "are in no slice" if start > edge else "are in two"
-            return f"slice {rank} starts at {start}, so some elements {what}."
-        if stop < start:
-            return f"slice {rank} is ({start}, {stop}): it ends before it starts."
-        edge = stop
-    if edge < numel:
-        return f"the last {numel - edge} elements are in no slice; they are lost."
-    if edge > numel:
-        return f"the last slice ends at {edge}, past the tensor; that would be padding."
-    sizes = [stop - start for start, stop in cut]
-    if max(sizes) - min(sizes) > 1:
-        return (
-            f"sizes {sizes}. The longest sets the pace of every step: spread the rest, so that "
-            "sizes differ by one at most."
-        )
-    return ""
 
 
 @formula
