@@ -6,10 +6,6 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from IPython.display import Markdown
-
-from course.pages.table import table
-
 ROOT = Path(__file__).parents[3]
 WORDS, LINES = 175, 20  # per minute: of prose, and of code in visible cells
 PAPER, GRADED, RIDDLE = 5, 10, 2  # minutes for an exercise, for a folded answer in a lab
@@ -44,18 +40,11 @@ def path() -> list[Chapter]:
     return [_chapter(part, entry) for part, card in cards for entry in card.strip().split("\n\n")]
 
 
-def hours(part: str = "") -> tuple[float, float]:
-    """Hours to read a part of the path, or all of it, and hours in its labs."""
-    chapters = [chapter for chapter in path() if part in ("", chapter.part)]
+def hours() -> tuple[float, float]:
+    """Hours to read the path, and hours in its labs."""
+    chapters = path()
     labs = sum(lab.minutes for chapter in chapters for lab in chapter.labs)
     return sum(chapter.minutes for chapter in chapters) / 60, labs / 60
-
-
-def hours_table() -> Markdown:
-    """The same for each part."""
-    parts = dict.fromkeys(chapter.part for chapter in path())
-    rows = [[part, *(f"{each:.1f}" for each in hours(part))] for part in parts]
-    return table(["part", "hours to read", "in labs"], rows)
 
 
 def _chapter(part: str, entry: str) -> Chapter:
