@@ -11,10 +11,17 @@ from course.chapters.choosing.figures import (
     predicted,
     roofline,
 )
-from course.chapters.cluster.figures import Life, after_a_death, async_save, lives, seats
+from course.chapters.cluster.figures import (
+    Life,
+    after_a_death,
+    async_save,
+    lives,
+    seats,
+    time_lost,
+)
 from course.chapters.collectives.figures import before_after, in_a_row, mesh_sums, waiting
 from course.chapters.ddp.figures import Travel, bucket_timeline, ddp_step, gradients
-from course.chapters.disagree.figures import Run, batch_memory, disagreements, drift, last_calls
+from course.chapters.disagree.figures import Run, disagreements, drift, last_calls
 from course.chapters.experts.figures import balance, dispatch
 from course.chapters.feeding.figures import (
     batch_shares,

@@ -132,9 +132,3 @@ def test_the_first_row_in_which_ranks_differ_has_a_frame() -> None:
     assert [frame.get_y() for frame in frames] == [1]  # type: ignore[attr-defined]
     (axes,) = figures.last_calls([rank(0, done), rank(1, done)]).axes
     assert [patch for patch in axes.patches if patch.get_linewidth() > 2] == []
-
-
-def test_a_batch_that_does_not_fit_is_marked() -> None:
-    first, second = figures.batch_memory({"a": [[1, 2], [9, 1]], "b": [[5], [6]]}, room=10).axes
-    assert texts(first) == ["out of memory"]
-    assert texts(second) == []

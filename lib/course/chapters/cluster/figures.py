@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from course.drawing.sketches import Look, loss_above, note, rank_names, sketch
 from minidist.plots import style
 from minidist.plots.cells import Cell, cells, ending, numbered
+from minidist.plots.curves import Curve, curves
 from minidist.plots.style import COLORS, GREY, MARKERS, PART, PART_HATCH, PHASE, RANK, box
 
 SEAT, GAP, NODE = 1.0, 0.06, 2.0  # widths of a rank and between two; a node's height
@@ -80,6 +81,33 @@ def lives(undisturbed: Sequence[float], parts: Sequence[Life]) -> Figure:
     numbered(below)
     below.set_xlim(-1, len(undisturbed))
     return figure
+
+
+def time_lost(model: Mapping[float, Any], simulated: Mapping[float, float], best: float) -> Figure:
+    """The share of time lost over the minutes between saves: a model's parts, and a simulation.
+
+    `model`: minutes → `saving`, `again` and `total`, as `lost` has them.
+    """
+    minutes = [*model]
+
+    def predicted(name: str, part: str, color: int) -> Curve:
+        return Curve(
+            name, minutes, [100 * getattr(each, part) for each in model.values()], color, True
+        )
+
+    lines = [
+        predicted("saving", "saving", 2),
+        predicted("restarts, repeated work", "again", 1),
+        predicted("total", "total", 0),
+        Curve("", [*simulated], [100 * share for share in simulated.values()], 0),
+    ]
+    return curves(
+        {"% of the time": lines},
+        x_label="minutes of training between saves",
+        x_ticks={minute: f"{minute}" for minute in (1, 3, 10, 30, 100)},
+        marks={f"best: {best:.0f} min": best},
+        y_log=False,
+    )
 
 
 STEP, COPY, INDEX = 1.0, 0.85, 0.9  # lengths, in steps

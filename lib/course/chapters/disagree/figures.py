@@ -8,9 +8,9 @@ from matplotlib.figure import Figure
 from course.drawing.sketches import timeline
 from minidist.diagnose.records import Rank, RecordedCall
 from minidist.plots import style
-from minidist.plots.cells import Cell, cells, ending, lanes, of_ranks
+from minidist.plots.cells import Cell, cells, lanes, of_ranks
 from minidist.plots.curves import Look, curves, of_steps
-from minidist.plots.style import COLORS, PART, box
+from minidist.plots.style import COLORS, box
 
 WRONG = COLORS[1]
 KINDS = {  # what rank 1 does, and what ranks 0 and 2 do, as `timeline` has it
@@ -26,28 +26,6 @@ def disagreements() -> Figure:
     for title, (second, others) in KINDS.items():
         panels[title] = of_ranks(map(timeline, (others, second, others)))
     return lanes(panels, (3.4, 5.1))
-
-
-Batches = Sequence[Sequence[int]]  # lengths of each rank's samples
-
-
-def batch_memory(panels: Mapping[str, Batches], room: int) -> Figure:
-    """A bar for each rank: tokens, then padding up to the longest; a line at `room` for tokens."""
-    shown = {}
-    for title, batches in panels.items():
-        shown[title] = of_ranks(_batch(lengths, room) for lengths in batches)
-    size = 3.4, len(panels) * (0.24 * max(map(len, panels.values())) + 0.4) + 0.3
-    figure = lanes(shown, size, x_label="thousand tokens, padding included", numbers=True)
-    for axes in figure.axes:
-        axes.axvline(room / 1e3, color=WRONG, linestyle="--", linewidth=1.5)
-    return figure
-
-
-def _batch(lengths: Sequence[int], room: int) -> list[Cell]:
-    tokens, padded = sum(lengths), max(lengths) * len(lengths)
-    cells = [Cell("", (PART["activations"], 0.45), tokens / 1e3)]
-    cells += [Cell("", wide=(padded - tokens) / 1e3, dashed=True)]
-    return cells + [ending("out of memory")] * (padded > room)
 
 
 class Run(NamedTuple):
