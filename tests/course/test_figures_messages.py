@@ -1,6 +1,7 @@
 """Pictures of messages: each arrow, label and bar is one that a schedule has."""
 
 from itertools import product
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -53,6 +54,15 @@ def test_after_a_death_only_the_dead_rank_s_links_are_cut() -> None:
     assert links == ["-", ":", ":"]
     dashed = [patch for patch in axes.patches if patch.get_linestyle() == "--"]
     assert len(dashed) == 4 + 2, "all gradients, and the state of one rank"
+
+
+def test_a_simulation_s_circles_stand_alone_on_the_model_s_curve() -> None:
+    share = SimpleNamespace(saving=0.1, again=0.2, total=0.3)
+    (axes,) = figures.time_lost({1: share, 2: share}, {1.5: 0.25}, best=1.2).axes
+    shown = [np.asarray(line.get_ydata()).tolist() for line in axes.lines[:4]]
+    assert shown == [[10, 10], [20, 20], [30, 30], [25]]
+    assert axes.lines[3].get_linestyle() == "None"
+    assert "best: 1 min" in lines(axes)
 
 
 def test_two_collectives_in_a_row_show_what_each_of_them_promises() -> None:

@@ -101,13 +101,15 @@ def time_lost(model: Mapping[float, Any], simulated: Mapping[float, float], best
         predicted("total", "total", 0),
         Curve("", [*simulated], [100 * share for share in simulated.values()], 0),
     ]
-    return curves(
+    figure = curves(
         {"% of the time": lines},
         x_label="minutes of training between saves",
         x_ticks={minute: f"{minute}" for minute in (1, 3, 10, 30, 100)},
         marks={f"best: {best:.0f} min": best},
         y_log=False,
     )
+    figure.axes[0].lines[len(lines) - 1].set_linestyle("none")  # circles without a line
+    return figure
 
 
 STEP, COPY, INDEX = 1.0, 0.85, 0.9  # lengths, in steps
