@@ -130,7 +130,6 @@ MULTIPLIES = (ast.Mult, ast.Div, ast.FloorDiv)
 DESCRIBES = ("_replace", "Link")
 # Page and expression → why.
 RATED = {
-    ("book/choosing.md", "6300 * needed / H100.flops"): "the MFU of a reader's own run",
     ("book/disagree.md", "nbytes / H100.bandwidth"): "reading weights, in no step",
 }
 
