@@ -20,7 +20,7 @@ from course.chapters.cluster.figures import (
     time_lost,
 )
 from course.chapters.collectives.figures import before_after, in_a_row, mesh_sums, waiting
-from course.chapters.ddp.figures import Travel, bucket_timeline, ddp_step, gradients
+from course.chapters.ddp.figures import Travel, bucket_timeline, ddp_step
 from course.chapters.disagree.figures import Run, disagreements, drift, last_calls
 from course.chapters.experts.figures import balance, dispatch
 from course.chapters.feeding.figures import (

@@ -4,14 +4,12 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-import torch
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.patches import Rectangle
 
 from course import figures
 from course.chapters.beyond.figures import SPLITS
-from course.chapters.ddp.figures import BINS
 from course.chapters.pipelines.figures import order_of
 from course.chapters.zero.figures import LAYERS, gathered, held_in, step_works
 from course.figures import Curve, budget, curves
@@ -115,42 +113,6 @@ def mesh_colors(axes: Axes) -> list[list[tuple[float, ...]]]:
     mesh.update_scalarmappable()
     rgb = mesh.get_facecolor().reshape(2, 4, 4)  # type: ignore[union-attr]
     return [[tuple(cell[:3]) for cell in row] for row in rgb.tolist()]
-
-
-# ---- gradients ----
-
-
-NAMES = ["0.weight", "0.bias", "2.weight"]
-OWN = [
-    {"0.weight": torch.full((40, 2), 2.0), "0.bias": torch.tensor([1.0]), "2.weight": ones}
-    for ones in (torch.ones(3), -torch.ones(3))
-]
-AVERAGED = [OWN[0] | {"2.weight": torch.zeros(3)}] * 2
-BUCKETS = {"naive": [["2.weight"], ["0.bias"], ["0.weight"]], "flat": [NAMES[::-1]]}
-
-
-def strips(axes: Axes) -> list[list[list[float]]]:
-    """Of each rank the rows, from the colours' values."""
-    shape = (len(NAMES), BINS)
-    return [np.asarray(mesh.get_array()).reshape(shape).tolist() for mesh in axes.collections]
-
-
-def test_gradients_before_and_after_they_are_averaged_and_their_buckets() -> None:
-    figure = figures.gradients(OWN, AVERAGED, BUCKETS)
-    before, after, places = figure.axes
-    assert strips(before) == [[[1.0] * BINS] * 3, [[-1.0] * BINS, [1.0] * BINS, [1.0] * BINS]]
-    assert strips(after) == [[[0.0] * BINS, [1.0] * BINS, [1.0] * BINS]] * 2
-    assert [label.get_text() for label in before.get_yticklabels()] == NAMES[::-1]
-    assert [label.get_text() for label in after.get_xticklabels()] == ["0", "1"]
-    numbers = {
-        (int(text.get_position()[1]), int(text.get_position()[0])): text.get_text()
-        for text in places.texts
-    }
-    assert numbers == {
-        (0, 0): "1", (1, 0): "2", (2, 0): "3",
-        (0, 1): "1", (1, 1): "1", (2, 1): "1",
-    }  # fmt: skip
-    assert [label.get_text() for label in places.get_xticklabels()] == ["naive", "flat"]
 
 
 # ---- ZeRO ----

@@ -14,7 +14,6 @@ from course.training import models
 from minidist.formulas.memory import MIB
 
 HEAD = ["DDP with", "step 1, MiB", "step 2, MiB", "step 3, MiB"]
-READY = "gradients ready as the first leaves"
 
 Left = tuple[int, int]  # of a bucket that leaves: its MiB, and how many gradients are ready
 
@@ -44,7 +43,10 @@ def buckets_of_steps(options: dict[str, Any]) -> list[list[Left]]:
 
 
 def life_of_buckets(*options: dict[str, Any]) -> list[list[str]]:
-    """Rows of a table under `HEAD` and `READY`: three steps of two ranks under each of these."""
+    """Rows under `HEAD`, three steps of two ranks under each of these, and one column more.
+
+    That column says how many gradients are ready as the first bucket of each step leaves.
+    """
     rows = []
     for each in options:
         steps, _ = minidist.launch(buckets_of_steps, 2, each, device="cpu")
