@@ -34,7 +34,6 @@ RULES = {
 ALLOWED = {
     ("book/choosing.md", "70 billion parameters"): "published runs of MPT",
     ("book/cluster.md", "asynchronous checkpoint of a 7 B model"): "published",
-    ("book/fsdp.md", "one_nic = step"): "an exercise about nodes with one card",
     ("book/gpus.md", "Llama of 70 billion parameters"): "published",
     ("book/hardware.md", "ETHERNET_100"): "the table of links",
     ("lib/course/pages/sharded.py", "ETHERNET_100"): "a slower network, compared by name",
