@@ -1,6 +1,6 @@
 """The graders of the lab on tensor parallelism, and its worked problem."""
 
-from course.chapters.tensor.problem import degrees, speeds
+from course.chapters.tensor.problem import degrees, speeds, widest
 from course.pages.price import ask
 from minidist.planner.hardware import H100
 from minidist.planner.planner import ROOM
@@ -11,8 +11,8 @@ test_each_answer_is_judged = diagnosed("tensor")
 
 def test_four_gpus_hold_a_sequence_and_sixteen_spend_as_long_on_messages() -> None:
     rows = {row[0]: row for row in degrees()}
-    assert [ranks for ranks, row in rows.items() if row[3] < ROOM * H100.memory / 1e9] == [4, 8, 16]
-    share = {ranks: row[5] / row[4] for ranks, row in rows.items()}
+    assert [ranks for ranks, row in rows.items() if row[1] < ROOM * H100.memory / 1e9] == [4, 8, 16]
+    share = {ranks: row[3] / row[2] for ranks, row in rows.items()}
     assert share[4] < 0.14 < 0.28 < share[8] < 0.35 < 0.8 < share[16] < 1
 
 
@@ -22,6 +22,14 @@ def test_more_tokens_do_not_hide_the_collectives() -> None:
         return ask("tensor", "medium", **how) / ask("matrices", "medium", **how)
 
     assert 0.9 * share(16_384) < share(65_536) < share(16_384)  # latency is all that they hide
+
+
+def test_a_tenth_of_the_time_allows_a_node_only_in_a_wide_model() -> None:
+    found = widest()
+    assert 2 < found["medium_nvlink"] < 3 < 6 < found["large_nvlink"] < 8
+    assert found["medium_network"] < found["large_network"] < 2
+    share = 2 / 9 * found["medium_per_byte"] * (found["medium_nvlink"] - 1) / 4096
+    assert abs(share - 0.1) < 1e-12
 
 
 def test_small_pieces_are_slower_and_less_so_in_a_wide_model() -> None:

@@ -11,3 +11,8 @@ def layer_ms() -> tuple[float, float]:
     travel = 4 * ask("all_to_all", gpus=GPUS, nbytes=2 * CHOSEN * TOKENS * WIDTH)
     weights = 3 * WIDTH * HIDDEN
     return 1e3 * travel, 1e3 * 6 * weights * CHOSEN * TOKENS / H100.flops
+
+
+def crossing(copies: float = 7, there: int = 2, back: int = 2) -> float:
+    """Bytes that cross the network for a token and unit of width, in a dispatch and a combine."""
+    return copies * (there + back)

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from course.drawing.sketches import Look, arrow, dot, sketch
 from minidist.plots import style
 from minidist.plots.curves import curves, of_steps
-from minidist.plots.style import COLORS, RANK, TITLE, box
+from minidist.plots.style import COLORS, GREY, RANK, TITLE, box
 
 WIDE = 3.7  # inches
 RANKS = 4
@@ -23,6 +23,20 @@ MATRICES = (  # name, left, top, width, height, and into how many columns and ro
     ("down[F/T, D]", 5, 4.6, 2, 3, 1, RANKS),
 )
 SIGNS = {(2.5, 2.0): "·", (7.75, 2.0): "=", (4.5, 6.1): "·", (7.75, 6.1): "="}
+X, H, Y = (0.3, 2.2), (5.6, 3.4), (12.1, 2.2)  # left and width
+GAPS = 2.5, 9.0
+FORMS = {  # by height: title, states (left, width, name, columns, rows), what is sent where
+    0.3: (
+        "full between the halves",
+        [(*X, "x[B, D]", 1, 1), (*H, "h[B, F/T]", RANKS, 1), (*Y, "y[B, D]", 1, 1)],
+        [(GAPS[0], "nothing", "all-reduce"), (GAPS[1], "all-reduce", "nothing")],
+    ),
+    4.8: (
+        "by tokens between the halves",
+        [(*X, "x[B/T, D]", 1, RANKS), (*H, "h[B, F/T]", RANKS, 1), (*Y, "y[B/T, D]", 1, RANKS)],
+        [(GAPS[0], "all-gather", "reduce-scatter"), (GAPS[1], "reduce-scatter", "all-gather")],
+    ),
+}
 Sent = Mapping[str, Mapping[int, int]]  # by dimension, bytes to each rank
 LINES: dict[str, tuple[str, Any]] = {
     "data": (COLORS[1], "-"),
@@ -56,6 +70,27 @@ def _part(
 ) -> None:
     face = None if rank is None else (RANK[rank], 0.5)
     box(axes, left, top, width, height, "all ranks" if rank is None else str(rank), face=face)
+
+
+def half_twice() -> Figure:
+    """What ranks hold before, in and after a half, and what is sent between; then by tokens."""
+    figure, axes = sketch((WIDE, 2.35), (-0.1, 14.6), (8.8, -0.5), margin=0.0)
+    for top, (title, states, sent) in FORMS.items():
+        style.write(axes, 7.25, top - 0.2, title, TITLE, fontweight="bold")
+        for left, wide, name, columns, rows in states:
+            style.write(axes, left + wide / 2, top + 0.75, name, TITLE)
+            for row, column in product(range(rows), range(columns)):
+                rank = row + column if columns * rows > 1 else None
+                place = left + wide / columns * column, top + 1.2 + 2.2 / rows * row
+                _part(axes, *place, wide / columns, 2.2 / rows, rank)
+        for left, there, back in sent:
+            for y, text, ends in (
+                (top + 1.8, there, (left, left + 3.1)), (top + 2.9, back, (left + 3.1, left))
+            ):  # fmt: skip
+                points = [(x, y + 0.25) for x in ends]
+                arrow(axes, *points, GREY, 1, mutation_scale=7, shrinkA=2, shrinkB=2)
+                style.write(axes, left + 1.55, y - 0.15, text)
+    return figure
 
 
 def losses(runs: Mapping[str, Sequence[float]]) -> Figure:

@@ -4,9 +4,10 @@ from typing import Any
 
 from course.pages.price import ask
 from course.pages.recorded import recorded
+from minidist.planner.hardware import H100
 from minidist.planner.jobs import LARGE, MEDIUM, SEQUENCE
 
-HEAD = "T", "state, GB", "activations", "peak", "compute, ms", "collectives", "share", "large model"
+HEAD = "T", "peak, GB", "compute, ms", "collectives, ms", "share", "share, large model"
 
 
 def degrees() -> list[list[Any]]:
@@ -16,12 +17,23 @@ def degrees() -> list[list[Any]]:
 
 def _row(ranks: int) -> list[Any]:
     how: dict[str, Any] = {"gpus": max(8, ranks), "tensor": ranks}
-    held = [ask(each, "medium", **how) / 1e9 for each in ("state", "activations", "peak")]
     medium, large = (
         [1e3 * ask(each, job, **how) for each in ("compute", "tensor")]
         for job in ("medium", "large")
     )
-    return [ranks, *held, *medium, *(f"{each[1] / each[0]:.0%}" for each in (medium, large))]
+    peak = ask("peak", "medium", **how) / 1e9
+    return [ranks, peak, *medium, *(f"{each[1] / each[0]:.0%}" for each in (medium, large))]
+
+
+def widest(share: float = 0.1) -> dict[str, float]:
+    """The degree at which messages take a share of the time of the matrices, at line rate."""
+    found = {}
+    for name, job in (("medium", MEDIUM), ("large", LARGE)):
+        per_second = 3 * job.operations / ask("matrices", name)
+        for link, rate in (("nvlink", H100.nvlink), ("network", H100.network)):
+            found[f"{name}_{link}"] = 1 + 4.5 * share * job.width * rate / per_second
+        found[f"{name}_per_byte"] = per_second / H100.nvlink
+    return found
 
 
 def speeds() -> dict[str, float]:
