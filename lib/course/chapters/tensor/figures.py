@@ -84,12 +84,11 @@ def half_twice() -> Figure:
                 place = left + wide / columns * column, top + 1.2 + 2.2 / rows * row
                 _part(axes, *place, wide / columns, 2.2 / rows, rank)
         for left, there, back in sent:
-            for y, text, ends in (
-                (top + 1.8, there, (left, left + 3.1)), (top + 2.9, back, (left + 3.1, left))
-            ):  # fmt: skip
-                points = [(x, y + 0.25) for x in ends]
-                arrow(axes, *points, GREY, 1, mutation_scale=7, shrinkA=2, shrinkB=2)
-                style.write(axes, left + 1.55, y - 0.15, text)
+            right, look = left + 3.1, {"mutation_scale": 7, "shrinkA": 2, "shrinkB": 2}
+            arrow(axes, (left, top + 2.05), (right, top + 2.05), GREY, 1, **look)
+            arrow(axes, (right, top + 3.15), (left, top + 3.15), GREY, 1, **look)
+            style.write(axes, left + 1.55, top + 1.65, there)
+            style.write(axes, left + 1.55, top + 2.75, back)
     return figure
 
 
