@@ -53,9 +53,7 @@ def numbers() -> dict[str, float]:
         "cut_logits": logits / 64,
         "matrices_ms": matrices,
         "scores_ms": scores,
-        "tensor_in": width_in,
         "tensor_share": percent * width_in,
-        "tensor_out": width_out,
         "tensor_out_share": percent * width_out,
         "ring_out": ring_out,
         "ring_tokens": 2 * H100.flops / H100.network / 4,  # that hide it
