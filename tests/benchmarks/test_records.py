@@ -61,6 +61,25 @@ def test_a_broken_promise_is_named() -> None:
     assert broken("gpu_rates", [timed]) == [f"quartiles in order: ms of {timed}"]
 
 
+def test_records_of_gpus_say_what_they_lack() -> None:
+    """Each row of a layer or a product is timed, or says that memory or time was missing."""
+    lacking = {}
+    for name in ("gpu_rates", "gpu_rates_h200", "gpu_grid"):
+        rows = [row for row in RECORDS[name]["rows"] if row["section"] in ("rates", "grid")]
+        assert all(("tflops" in r) + ("out_of_memory" in r) + ("no_time" in r) == 1 for r in rows)
+        lacking[name] = sum("tflops" not in row for row in rows)
+    assert lacking == {"gpu_rates": 6, "gpu_rates_h200": 11, "gpu_grid": 0}
+
+
+def test_a_layer_s_record_counts_its_operations_once() -> None:
+    rows = [row for row in RECORDS["gpu_grid"]["rows"] if row.get("what") == "layer"]
+    for row in rows:
+        forward, backward = (row["ms"][part][1] for part in ("forward", "backward"))
+        done = row["forward_tflops"] * forward * (3 + row["checkpointed"])
+        assert row["tflops"] == pytest.approx(done / (forward + backward), rel=0.002)
+        assert 0 < row["peak_bytes"] < 80 << 30
+
+
 def test_pages_say_on_which_gpus_the_record_was_made() -> None:
     (gpu,) = next(row["gpus"] for row in RECORDS["gpu"]["rows"] if "gpus" in row)
     assert gpu["name"] == "NVIDIA H200"

@@ -86,6 +86,12 @@ def test_seen_rates_stand_beside_the_formulas() -> None:
     timed = rates.layers_alone()
     assert {width for width, _ in timed} == {job.width for job in (SMALL, MEDIUM, LARGE)}
     assert {way for _, way in timed} == {*rates.WAYS}
+    both = rates.layers_alone("gpu_rates_h200")
+    cast = {(job.width, "autocast, compiled") for job in (MEDIUM, LARGE)}
+    assert {*timed} - {*both} == cast  # the two dashes: no time was left
+    text = rates.layers_beside().data
+    assert text.count("· –") == 2
+    assert "–" not in text.replace("· –", "")
     assert rates.clock(SMALL) < rates.clock(MEDIUM) < rates.clock(LARGE) < H100.flops
 
 
@@ -111,3 +117,16 @@ def test_rates_are_as_the_page_says() -> None:
         for way, most in (("autocast", 1.2), ("bf16", 1.4)):
             matrices = timed[job.width, way]["matrices_tflops"] * 1e12
             assert 0.98 < matrices / H100.rate(job.width) < most
+
+
+def test_layers_alone_split_and_in_eight_bits_are_as_the_page_of_rates_says() -> None:
+    said, found = rates.of_layers(), rates.split_layers()
+    assert 0.01 < said["h200_autocast_least"] < said["h200_autocast_most"] < 0.105
+    assert 0.01 < said["h200_bf16_least"] < said["h200_bf16_most"] < said["h200_autocast_most"]
+    assert [[*ranks] for ranks in found.values()] == [[1, 2, 4, 8]] * 3
+    assert said["split_medium"] < 0.75 < 0.9 < said["split_large"] < 1
+    assert 600 < min(found[LARGE.width].values()) < max(found[LARGE.width].values()) < 680
+    assert round(found[MEDIUM.width][8]) == 426
+    assert len(rates.split().axes[0].lines) == 2
+    assert 1.8 < said["fp8_faster"] < 2
+    assert 0.03 < said["fp8_error"] < 0.04

@@ -3,15 +3,19 @@
 from statistics import median
 from typing import Any
 
+from IPython.display import Markdown
 from matplotlib.figure import Figure
 
 from course.pages import results
 from course.pages.predicted import GPUS, throughput
 from course.pages.recorded import recorded
+from course.pages.table import table
 from minidist.planner.hardware import A100, H100, H200, Accelerator
+from minidist.planner.jobs import LARGE, MEDIUM, SMALL
 from minidist.planner.sizes import Sizes
 from minidist.plots.curves import Curve, curves
 
+JOBS = {"small": SMALL, "medium": MEDIUM, "large": LARGE}
 WAYS = ["autocast", "autocast, compiled", "bf16", "bf16, compiled"]
 
 
@@ -49,13 +53,62 @@ def utilization() -> Figure:
     return curves(panels, x_label="width of the model", x_ticks=ticks, y_log=False)
 
 
-def layers_alone() -> dict[tuple[int, str], dict[str, Any]]:
-    """(width, way) → what a layer of such a width reached on one H100, with 8,192 tokens."""
+def layers_alone(record: str = "gpu_rates") -> dict[tuple[int, str], dict[str, Any]]:
+    """(width, way) → what a layer of such a width reached on one GPU, with 8,192 tokens."""
     return {
         (row["width"], row["way"]): row
-        for row in recorded("gpu_rates")["rows"]
+        for row in recorded(record)["rows"]
         if row.get("tflops") and row["tokens"] == 8192 and not row["checkpointed"]
     }
+
+
+def layers_beside() -> Markdown:
+    """TFLOP/s of a layer of each job on an H100 and on an H200, and by the H100's clock."""
+    found = [layers_alone(), layers_alone("gpu_rates_h200")]
+    rows = []
+    for name, job in JOBS.items():
+        reached = [[each.get((job.width, way)) for each in found] for way in WAYS]
+        cells = [" · ".join(f"{r['tflops']:.0f}" if r else "–" for r in pair) for pair in reached]
+        rows.append([name, round(clock(job) / 1e12), *cells])
+    return table(["TFLOP/s, H100 · H200", "by the H100's clock", *WAYS], rows)
+
+
+def split_layers() -> dict[int, dict[int, float]]:
+    """Width → ranks → TFLOP/s of one rank's part of a layer, in bf16 on one sequence."""
+    reached: dict[int, dict[int, float]] = {}
+    for row in recorded("gpu_grid")["rows"]:
+        alone = row.get("way") == "bf16" and row["sequences"] == 1
+        if row.get("what") == "layer" and alone and not row["checkpointed"]:
+            reached.setdefault(row["width"], {})[row["tensor"]] = row["tflops"]
+    return reached
+
+
+def split() -> Figure:
+    """The rate of a rank's part of a layer, over the ranks that share the layer."""
+    found = split_layers()
+    lines = [
+        Curve(name, [*rates], [*rates.values()], color)
+        for color, name in enumerate(("medium", "large"))
+        for rates in [found[JOBS[name].width]]
+    ]
+    ticks: dict[float, str] = {ranks: f"{ranks}" for ranks in (1, 2, 4, 8)}
+    panels = {"TFLOP/s of one rank": lines}
+    return curves(panels, x_label="ranks that share a layer", x_ticks=ticks, y_log=False)
+
+
+def eight_bits(job: Sizes) -> tuple[float, float]:
+    """Of a layer's products in fp8, a scale per tensor: the speed over bf16's, and the error."""
+    products = [
+        row
+        for row in recorded("gpu_grid")["rows"]
+        if row.get("what") == "product" and (row["width"], row["tensor"]) == (job.width, 1)
+    ]
+    twice = {"key": 2, "gate": 2}  # values are as large as keys, up as gate
+    bf16, fp8 = (
+        sum(row["ms"][way][1] * twice.get(row["matrix"], 1) for row in products)
+        for way in ("bf16", "fp8")
+    )
+    return bf16 / fp8, max(row["error_of"]["fp8"] for row in products)
 
 
 def clock(job: Sizes) -> float:
@@ -63,3 +116,25 @@ def clock(job: Sizes) -> float:
     matrices = job.operations - job.head - job.attention
     slowed = matrices + job.attention / H100.attention
     return (matrices + job.attention) / slowed * H100.rate(job.width)
+
+
+def of_layers() -> dict[str, float]:
+    """What the page's sentences say of a layer alone, on either GPU, split, and in eight bits."""
+    one, other, shared = layers_alone(), layers_alone("gpu_rates_h200"), split_layers()
+    found = {}
+    for name, job in JOBS.items():
+        rate = 1e12 * one[job.width, "autocast"]["tflops"]
+        found[f"faster_{name}"] = rate / clock(job)
+        found[f"split_{name}"] = shared[job.width][8] / shared[job.width][1]
+    for way in ("autocast", "bf16"):
+        keys = [(job.width, way) for job in JOBS.values()]
+        gains = [other[key]["tflops"] / one[key]["tflops"] - 1 for key in keys]
+        found |= {f"h200_{way}_least": min(gains), f"h200_{way}_most": max(gains)}
+    attention = [one[job.width, "autocast"]["attention"] for job in JOBS.values()]
+    fp8_faster, fp8_error = eight_bits(LARGE)
+    return found | {
+        "attention_least": min(attention),
+        "attention_most": max(attention),
+        "fp8_faster": fp8_faster,
+        "fp8_error": fp8_error,
+    }
