@@ -1,7 +1,8 @@
 """The collectives whose parts are tensors of their own, under torch.distributed's names.
 
-Arguments are torch's: `op`, `group` and `async_op` as in `all_reduce`, which also says what is
-raised; `src` and `dst` as in `broadcast`. The environment says whether ranks compare their calls.
+`op`, `group` and `async_op` are as in `all_reduce`, which also says what is raised; `src` and `dst`
+as in `broadcast`. The environment says whether ranks compare their calls. Inputs are only read;
+tensors have any shape and dtype, alike on all ranks.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,9 +29,9 @@ def all_gather(
     """Collect every rank's `tensor` in `tensor_list`, in the order of ranks, by the ring.
 
     Args:
-        tensor_list: for each rank a tensor with as many elements as `tensor`; the r-th may be rank
-            r's `tensor` itself.
-        tensor: any shape and dtype, alike on all ranks; only read.
+        tensor_list: for each rank a tensor with as many elements as `tensor`, which may be rank r's
+            own, the r-th.
+        tensor: this rank's.
     """
 
     def steps(call: Call) -> Iterator[None]:
@@ -54,10 +55,8 @@ def reduce_scatter(
 ) -> Work | None:
     """Reduce the tensors of `input_list` over the ranks; rank r keeps the r-th, in `output`.
 
-    By the ring. The inputs are left as they were.
-
     Args:
-        output: any shape and dtype, alike on all ranks; it may be this rank's own input itself.
+        output: this rank's; it may be its own input.
         input_list: for each rank a tensor with as many elements as `output`.
     """
 
@@ -87,12 +86,10 @@ def gather(
 ) -> Work | None:
     """Collect every rank's `tensor` in rank `dst`'s `gather_list`, in the order of ranks.
 
-    All send to the root at once.
-
     Args:
-        tensor: any shape and dtype, alike on all ranks; only read.
-        gather_list: on the root a tensor for each rank, with as many elements as `tensor`; the
-            root's own may be `tensor` itself. Not looked at elsewhere.
+        tensor: this rank's.
+        gather_list: on the root a tensor for each rank, with as many elements as `tensor`, which
+            may be the root's own. Not looked at elsewhere.
     """
 
     def steps(call: Call) -> Iterator[None]:
@@ -120,14 +117,12 @@ def scatter(
     async_op: bool = False,
     group_src: int | None = None,
 ) -> Work | None:
-    """Give rank r the r-th tensor of rank `src`'s `scatter_list`, in `tensor`.
-
-    The root sends to all at once.
+    """Give rank r the r-th tensor of rank `src`'s `scatter_list`, in `tensor`, all at once.
 
     Args:
-        tensor: any shape and dtype, alike on all ranks; written.
-        scatter_list: on the root a tensor for each rank, with as many elements as `tensor`, only
-            read; the root's own may be `tensor` itself. Not looked at elsewhere.
+        tensor: this rank's.
+        scatter_list: on the root a tensor for each rank, with as many elements as `tensor`, which
+            may be the root's own. Not looked at elsewhere.
     """
 
     def steps(call: Call) -> Iterator[None]:
@@ -156,10 +151,8 @@ def all_to_all(
     """Send the d-th tensor of `input_tensor_list` to rank d; the s-th output comes from rank s.
 
     Args:
-        output_tensor_list: a tensor for each rank, of one dtype; none shares memory with another
-            one or with an input.
-        input_tensor_list: a tensor for each rank, with as many elements as that rank wants from
-            this one; only read.
+        output_tensor_list: a tensor for each rank, of one dtype; none shares memory with another.
+        input_tensor_list: a tensor for each rank, with as many elements as it wants from this one.
     """
 
     def steps(call: Call) -> Iterator[None]:
@@ -195,7 +188,7 @@ def all_to_all_single(
 
     Args:
         output: of one dtype on all ranks; shares no memory with `input`.
-        input: at least one dimension; only read.
+        input: at least one dimension.
         output_split_sizes: rows that come from each rank; None or empty: equally many.
         input_split_sizes: rows for each rank; as many elements as that rank wants from this one.
     """
@@ -233,10 +226,10 @@ def ring_shift(
 ) -> Work | None:
     """Send `tensor` to the rank `by` places on, round the ring, and get the one from `by` before.
 
-    In place. With torch.distributed it takes an `isend` and an `irecv`; there is no such call.
+    In place. torch.distributed has no such call: it takes an `isend` and an `irecv`.
 
     Args:
-        tensor: any shape and dtype, alike on all ranks.
+        tensor: this rank's, then the other's.
         by: places to go on, the same on all ranks; negative is backwards.
     """
 

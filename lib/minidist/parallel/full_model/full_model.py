@@ -112,16 +112,12 @@ def load_full_state_dict(module: nn.Module, state_dict: Mapping[str, Any]) -> No
 
     Every rank must call it, with the same state: each takes its own part, and reads no more of a
     file that is mapped (`torch.load(path, mmap=True)`). The number of ranks and the wrapper may be
-    others than when it was made. Unless all fits on all ranks, nothing changes.
+    others than when it was made. Unless all fits on all ranks, nothing changes, and all raise.
 
     Args:
         module: as for `full_state_dict`.
-        state_dict: name → whole tensor, on any device, of a dtype that converts to the module's.
+        state_dict: name → full tensor, on any device, of a dtype that converts to the module's.
             Names may also begin with "module.", as PyTorch's DDP saves them.
-
-    Raises:
-        TypeError, ValueError: on every rank, naming the first rank that something is wrong on, and
-            the first name there that is missing, too many, or of another shape or dtype.
     """
     inner = bare(module)
     sharded(inner, gradients=False)  # checks that units are complete, and reshards them
@@ -212,10 +208,6 @@ def clip_grad_norm_(module: nn.Module, max_norm: float, norm_type: float = 2.0) 
     Returns:
         The norm before clipping, 0-dimensional, the same bits on all ranks; in the dtype of the
         parameters, float32 at least. An infinite or NaN norm scales too, as with PyTorch.
-
-    Raises:
-        TypeError, ValueError: `max_norm` or `norm_type` is no number, or not in its range.
-        MismatchError: they differ between ranks; where checks are on.
     """
     inner = bare(module)
     facts: dict[str, Any] = {"max_norm": max_norm, "norm_type": norm_type}
