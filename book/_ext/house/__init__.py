@@ -23,6 +23,7 @@ from house import (
     online,
     prompts,
     python,
+    references,
     run_it,
     search_texts,
     stacks,
@@ -77,6 +78,6 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("missing-reference", find_elsewhere)
     app.connect("env-check-consistency", write_on_all_cores)
     parts = (labs, lab_figures, claims, drawn, evidence, run_it, tables)
-    for part in (*parts, brief, online, python, search_texts, downloads, light, stacks):
+    for part in (*parts, brief, online, python, references, search_texts, downloads, light, stacks):
         part.setup(app)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
