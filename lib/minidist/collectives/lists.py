@@ -28,10 +28,7 @@ def all_gather(
 ) -> Work | None:
     """Collect every rank's `tensor` in `tensor_list`, in the order of ranks, by the ring.
 
-    Args:
-        tensor_list: for each rank a tensor with as many elements as `tensor`, which may be rank r's
-            own, the r-th.
-        tensor: this rank's.
+    The list's tensors have as many elements as `tensor`; the r-th may be rank r's `tensor` itself.
     """
 
     def steps(call: Call) -> Iterator[None]:
@@ -55,9 +52,7 @@ def reduce_scatter(
 ) -> Work | None:
     """Reduce the tensors of `input_list` over the ranks; rank r keeps the r-th, in `output`.
 
-    Args:
-        output: this rank's; it may be its own input.
-        input_list: for each rank a tensor with as many elements as `output`.
+    All have as many elements as `output`, which may be this rank's own input.
     """
 
     def steps(call: Call) -> Iterator[None]:
@@ -86,10 +81,8 @@ def gather(
 ) -> Work | None:
     """Collect every rank's `tensor` in rank `dst`'s `gather_list`, in the order of ranks.
 
-    Args:
-        tensor: this rank's.
-        gather_list: on the root a tensor for each rank, with as many elements as `tensor`, which
-            may be the root's own. Not looked at elsewhere.
+    The list counts on the root only. Its tensors have as many elements as `tensor`, which may be
+    the root's own.
     """
 
     def steps(call: Call) -> Iterator[None]:
@@ -119,10 +112,8 @@ def scatter(
 ) -> Work | None:
     """Give rank r the r-th tensor of rank `src`'s `scatter_list`, in `tensor`, all at once.
 
-    Args:
-        tensor: this rank's.
-        scatter_list: on the root a tensor for each rank, with as many elements as `tensor`, which
-            may be the root's own. Not looked at elsewhere.
+    The list counts on the root only. Its tensors have as many elements as `tensor`, which may be
+    the root's own.
     """
 
     def steps(call: Call) -> Iterator[None]:
@@ -150,9 +141,8 @@ def all_to_all(
 ) -> Work | None:
     """Send the d-th tensor of `input_tensor_list` to rank d; the s-th output comes from rank s.
 
-    Args:
-        output_tensor_list: a tensor for each rank, of one dtype; none shares memory with another.
-        input_tensor_list: a tensor for each rank, with as many elements as it wants from this one.
+    A tensor for rank d has as many elements as rank d wants from this one. No output shares memory
+    with another tensor.
     """
 
     def steps(call: Call) -> Iterator[None]:
@@ -182,15 +172,10 @@ def all_to_all_single(
     group: ProcessGroup | None = None,
     async_op: bool = False,
 ) -> Work | None:
-    """Send the d-th block of `input` to rank d; the s-th block of `output` comes from rank s.
+    """Send the d-th block of rows of `input` to rank d; the s-th of `output` comes from rank s.
 
-    Blocks are rows: cuts along dimension 0.
-
-    Args:
-        output: of one dtype on all ranks; shares no memory with `input`.
-        input: at least one dimension.
-        output_split_sizes: rows that come from each rank; None or empty: equally many.
-        input_split_sizes: rows for each rank; as many elements as that rank wants from this one.
+    Split sizes are rows per rank, equally many if None or empty. `output` shares no memory with
+    `input`.
     """
 
     def steps(call: Call) -> Iterator[None]:
@@ -226,11 +211,8 @@ def ring_shift(
 ) -> Work | None:
     """Send `tensor` to the rank `by` places on, round the ring, and get the one from `by` before.
 
-    In place. torch.distributed has no such call: it takes an `isend` and an `irecv`.
-
-    Args:
-        tensor: this rank's, then the other's.
-        by: places to go on, the same on all ranks; negative is backwards.
+    In place. torch.distributed has no such call: it takes an `isend` and an `irecv`. A negative
+    `by` goes backwards.
     """
 
     def steps(call: Call) -> Iterator[None]:

@@ -87,10 +87,8 @@ def reduce_scatter_tensor(
 ) -> Work | None:
     """Reduce `input` over the ranks; rank r keeps the r-th of its N equal parts, in `output`.
 
-    Args:
-        output: numel of input / N elements, in any shape; it may be this rank's part of `input`.
-        input: N parts one after another, part r for rank r.
-        algorithm: "ring", "halving" (recursive), "direct" (pairwise), "shared_memory" or "auto".
+    `output` may have any shape, and be this rank's part of `input`. `algorithm`: "ring", "halving"
+    (recursive), "direct" (pairwise), "shared_memory" or "auto".
     """
 
     def steps(call: Call) -> Iterator[None]:
@@ -134,10 +132,8 @@ def all_gather_into_tensor(
 ) -> Work | None:
     """Collect every rank's `input_tensor` in `output_tensor`, in the order of ranks.
 
-    Args:
-        output_tensor: N times the elements of the input, in any shape.
-        input_tensor: alike on all ranks; it may be this rank's part of the output.
-        algorithm: "ring", "doubling" (recursive), "shared_memory" or "auto".
+    The output may have any shape, and the input be this rank's part of it. `algorithm`: "ring",
+    "doubling" (recursive), "shared_memory" or "auto".
     """
 
     def steps(call: Call) -> Iterator[None]:
@@ -172,11 +168,8 @@ def broadcast(
 ) -> Work | None:
     """Give every rank of the group what is in rank `src`'s `tensor`, in place, by a binomial tree.
 
-    Args:
-        tensor: any shape and dtype, alike on all ranks. On the root, where it is only read, it may
-            require grad or be expanded.
-        src: the root's global rank, also in a sub-group.
-        group_src: the root's rank in the group, instead of `src`.
+    On the root, where it is only read, the tensor may require grad or be expanded. The root is
+    `src`, a global rank, or `group_src`, its rank in the group.
     """
 
     def steps(call: Call) -> Iterator[None]:
@@ -204,11 +197,7 @@ def reduce(
     """Reduce `tensor` over the ranks of the group; rank `dst` gets the result, in place.
 
     By a binomial tree. On the other ranks `tensor` is left as it was (torch leaves anything there).
-
-    Args:
-        tensor: as for `all_reduce`. Only read on ranks other than the root.
-        dst: the root's global rank, also in a sub-group.
-        group_dst: the root's rank in the group, instead of `dst`.
+    The root is `dst`, a global rank, or `group_dst`, its rank in the group.
     """
 
     def steps(call: Call) -> Iterator[None]:

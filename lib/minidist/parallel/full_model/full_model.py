@@ -77,16 +77,14 @@ def whoami() -> str:
 def full_state_dict(
     module: nn.Module, *, device: torch.device | str | None = None
 ) -> dict[str, Any]:
-    """The state dict that the bare module would have, of whole tensors; a copy.
+    """The state dict that the bare module would have, of full tensors; a copy.
 
     Every rank must call it, and gets it.
 
     Args:
-        module: bare, or wrapped in DDP (minidist's or torch's), or with units of `fully_shard`;
-            a ZeroOptimizer may hold its parameters.
+        module: bare, or wrapped in DDP (minidist's or torch's), or with units of `fully_shard`,
+            but not a part of a unit; a ZeroOptimizer may hold its parameters.
         device: where the tensors go, such as "cpu"; where they are if None.
-
-    Raises ValueError if `module` is a part of a unit.
     """
     inner = bare(module)
     copies: dict[torch.Tensor, torch.Tensor] = {}
@@ -165,14 +163,11 @@ def _described(value: object) -> str:
 
 @torch.no_grad()
 def full_gradients(module: nn.Module) -> dict[str, torch.Tensor | None]:
-    """The whole averaged gradient of each parameter, under the bare module's names.
+    """The full averaged gradient of each parameter, or None, under the bare module's names.
 
     Every rank must call it, after backward; `module` is as for `full_state_dict`. Gradients that
-    wrappers only accumulate, not averaged yet, are left out (FSDP) or this rank's own (DDP); a
-    ZeroOptimizer with local gradients averages them now, as its `step()` would.
-
-    Returns:
-        name → a copy of the gradient, or None where there is none; as in `named_parameters()`.
+    wrappers only accumulate are left out (FSDP) or this rank's own (DDP); a ZeroOptimizer with
+    local gradients averages them now, as its `step()` would.
     """
     inner = bare(module)
     found: dict[torch.Tensor, torch.Tensor | None] = {}
