@@ -3,9 +3,9 @@
 from typing import Any
 
 from course.pages.price import ask
-from course.pages.recorded import recorded
+from course.pages.rates import split_layers
 from minidist.planner.hardware import H100
-from minidist.planner.jobs import LARGE, MEDIUM, SEQUENCE
+from minidist.planner.jobs import LARGE, MEDIUM
 
 HEAD = "T", "peak, GB", "compute, ms", "collectives, ms", "share", "share, large model"
 
@@ -37,12 +37,10 @@ def widest(share: float = 0.1) -> dict[str, float]:
 
 
 def speeds() -> dict[str, float]:
-    """TFLOPs per second of a layer of each job, all of it and an eighth, as an H100 took it."""
-    rows = [row for row in recorded("gpu_grid")["rows"] if row.get("what") == "layer"]
-    jobs = {MEDIUM.width: "medium", LARGE.width: "large"}
+    """TFLOPs per second of a layer of each job, all of it and parts, as an H100 took it."""
+    found = split_layers()
     return {
-        f"{jobs[row['width']]}_{row['tensor']}": row["tflops"]
-        for row in rows
-        if row["width"] in jobs and row["tokens"] == SEQUENCE and row["sequences"] == 1
-        if row["way"] == "bf16" and not row["checkpointed"]
+        f"{name}_{ranks}": rate
+        for name, job in {"medium": MEDIUM, "large": LARGE}.items()
+        for ranks, rate in found[job.width].items()
     }
