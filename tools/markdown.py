@@ -200,7 +200,6 @@ BLOCKS: dict[str, Callable[[Reader, str, dict[str, str], list[str]], str]] = {
     "button-ref": Reader.button,
     "literalinclude": Reader.included,
     "lab-figure": Reader.lab_figure,
-    "figures": lambda *_: "",
 }
 ROLES: dict[str, Callable[[Reader, str], str]] = {
     "glue:text": Reader.glue,

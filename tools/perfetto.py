@@ -21,7 +21,7 @@ from tools.chromium import FLAGS, find_chromium
 
 ROOT = Path(__file__).parent.parent
 RECORD = ROOT / "benchmarks/results/gpu_suites.json"
-PICTURE = ROOT / "book/_static/perfetto.png"
+PICTURE = ROOT / "benchmarks/results/perfetto.png"
 PORT = 9001  # the only one from which Perfetto's page may load a trace
 SIZE, SCALE = ViewportSize(width=1080, height=430), 1.5
 SHOWN: FloatRect = {"x": 0, "y": 0, "width": 1080, "height": 322}  # without the drawer below
