@@ -23,7 +23,7 @@ from tools.pages import EQUATION, Book, Built
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([\w./-]+)\.(?:md|ipynb)(?:#([\w-]*))?\)")  # no address
 OPENS = re.compile(r"^(?P<fence>:{3,}|`{3,})\{(?P<name>[\w:-]+)\} *(?P<title>.*)$")
 OPTION = re.compile(r"^:([\w-]+): *(.*)$")
-ROLE = re.compile(r"\{([\w:]+)\}`([^`]+)`")
+ROLE = re.compile(r"\{([a-z][\w:]*)\}`([^`]+)`")
 NAMED = re.compile(r"^(.*?)\s*<([^>]+)>$", re.DOTALL)  # words <target>
 LABEL = re.compile(r"^\(([\w-]+)\)=$")
 
