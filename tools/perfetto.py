@@ -23,8 +23,8 @@ ROOT = Path(__file__).parent.parent
 RECORD = ROOT / "benchmarks/results/gpu_suites.json"
 PICTURE = ROOT / "benchmarks/results/perfetto.png"
 PORT = 9001  # the only one from which Perfetto's page may load a trace
-SIZE, SCALE = ViewportSize(width=1080, height=430), 1.5
-SHOWN: FloatRect = {"x": 0, "y": 0, "width": 1080, "height": 322}  # without the drawer below
+SIZE, SCALE = ViewportSize(width=760, height=430), 2
+SHOWN: FloatRect = {"x": 0, "y": 0, "width": 760, "height": 322}  # without the drawer below
 GPU = {"kernels": 1, "to host": 2, "from host": 3}
 CPU_TRACK, GPU_TRACK = "CPU 1", "GPU 2"
 # Each number stands at a time, in milliseconds of the step, on the track whose title begins so.

@@ -28,7 +28,7 @@ STARTS = [
         r"([\d.]+) times its compute",
         r"\b8 4 [\d.]+ [\d.]+ ([\d.]+) ",  # blocks per unit, units, GB, without, with
     ),
-    ("zero", "state", r"DDP would need (\d+) GB", r"one copy would take (\d+) GB"),
+    ("zero", "state", r"DDP would need (\d+) GB", r"one copy takes (\d+) GB"),
     ("beyond", "grid", r"A step takes ([\d.]+) s", r"fits: \{ ?zero2.+?([\d.]+) s, \d+ GB"),
     ("beyond", "grid", r"The peak of (\d+) GB", r"fits: \{ ?zero2.+?[\d.]+ s, (\d+) GB"),
     ("choosing", "plan", r"([\d,]+) tokens/s \(100%\): run", r"fsdp_kept .*?([\d,]+) compute"),

@@ -68,7 +68,8 @@ def layers_beside() -> Markdown:
     rows = []
     for name, job in JOBS.items():
         reached = [[each.get((job.width, way)) for each in found] for way in WAYS]
-        cells = [" · ".join(f"{r['tflops']:.0f}" if r else "–" for r in pair) for pair in reached]
+        rates = [[f"{r['tflops']:.0f}" if r else "–" for r in pair] for pair in reached]
+        cells = ["\N{NO-BREAK SPACE}·\N{NO-BREAK SPACE}".join(pair) for pair in rates]
         rows.append([name, round(clock(job) / 1e12), *cells])
     return table(["TFLOP/s, H100 · H200", "by the H100's clock", *WAYS], rows)
 

@@ -47,6 +47,8 @@ def memory_curve(
             look = {"color": COLORS[3 + n % 4], "ls": style.DASHES[n % 3], "lw": 1.3}
             axes.axhline(nbytes / 1e6, label=name, **dashed.setdefault(name, look))
         axes.set_xticks([left + 0.5 for left in phases], list(phases.values()))
+        if len(phases) > 3:  # of several steps: side by side they would touch
+            axes.tick_params("x", rotation=20)
         axes.margins(x=0)
         style.chart(axes, title=f"{title}, MB", bare="x")
     grid[0, 0].set_ylim(bottom=0)

@@ -1,4 +1,4 @@
-"""An answer to the capstone: hybrid sharding, with shards in a node and replicas across nodes."""
+"""An answer to the capstone: hybrid sharding, shards in a node and replicas across."""
 
 from typing import Any
 
