@@ -90,8 +90,8 @@ def test_seen_rates_stand_beside_the_formulas() -> None:
     cast = {(job.width, "autocast, compiled") for job in (MEDIUM, LARGE)}
     assert {*timed} - {*both} == cast  # the two dashes: no time was left
     text = rates.layers_beside().data
-    assert text.count("· –") == 2
-    assert "–" not in text.replace("· –", "")
+    assert text.count("·\N{NO-BREAK SPACE}–") == 2
+    assert "–" not in text.replace("·\N{NO-BREAK SPACE}–", "")
     assert rates.clock(SMALL) < rates.clock(MEDIUM) < rates.clock(LARGE) < H100.flops
 
 
