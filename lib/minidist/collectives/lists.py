@@ -1,8 +1,7 @@
 """The collectives whose parts are tensors of their own, under torch.distributed's names.
 
-`op`, `group` and `async_op` are as in `all_reduce`, which also says what is raised; `src` and `dst`
-as in `broadcast`. The environment says whether ranks compare their calls. Inputs are only read;
-tensors have any shape and dtype, alike on all ranks.
+Arguments are torch's: `op`, `group` and `async_op` as in `all_reduce`, which also says what is
+raised; `src` and `dst` as in `broadcast`. The environment says whether ranks compare their calls.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,7 +27,10 @@ def all_gather(
 ) -> Work | None:
     """Collect every rank's `tensor` in `tensor_list`, in the order of ranks, by the ring.
 
-    The list's tensors have as many elements as `tensor`; the r-th may be rank r's `tensor` itself.
+    Args:
+        tensor_list: for each rank a tensor with as many elements as `tensor`; the r-th may be rank
+            r's `tensor` itself.
+        tensor: any shape and dtype, alike on all ranks; only read.
     """
 
     def steps(call: Call) -> Iterator[None]:
@@ -52,7 +54,11 @@ def reduce_scatter(
 ) -> Work | None:
     """Reduce the tensors of `input_list` over the ranks; rank r keeps the r-th, in `output`.
 
-    All have as many elements as `output`, which may be this rank's own input.
+    By the ring. The inputs are left as they were.
+
+    Args:
+        output: any shape and dtype, alike on all ranks; it may be this rank's own input itself.
+        input_list: for each rank a tensor with as many elements as `output`.
     """
 
     def steps(call: Call) -> Iterator[None]:
@@ -81,8 +87,12 @@ def gather(
 ) -> Work | None:
     """Collect every rank's `tensor` in rank `dst`'s `gather_list`, in the order of ranks.
 
-    The list counts on the root only. Its tensors have as many elements as `tensor`, which may be
-    the root's own.
+    All send to the root at once.
+
+    Args:
+        tensor: any shape and dtype, alike on all ranks; only read.
+        gather_list: on the root a tensor for each rank, with as many elements as `tensor`; the
+            root's own may be `tensor` itself. Not looked at elsewhere.
     """
 
     def steps(call: Call) -> Iterator[None]:
@@ -110,10 +120,14 @@ def scatter(
     async_op: bool = False,
     group_src: int | None = None,
 ) -> Work | None:
-    """Give rank r the r-th tensor of rank `src`'s `scatter_list`, in `tensor`, all at once.
+    """Give rank r the r-th tensor of rank `src`'s `scatter_list`, in `tensor`.
 
-    The list counts on the root only. Its tensors have as many elements as `tensor`, which may be
-    the root's own.
+    The root sends to all at once.
+
+    Args:
+        tensor: any shape and dtype, alike on all ranks; written.
+        scatter_list: on the root a tensor for each rank, with as many elements as `tensor`, only
+            read; the root's own may be `tensor` itself. Not looked at elsewhere.
     """
 
     def steps(call: Call) -> Iterator[None]:
@@ -141,8 +155,11 @@ def all_to_all(
 ) -> Work | None:
     """Send the d-th tensor of `input_tensor_list` to rank d; the s-th output comes from rank s.
 
-    A tensor for rank d has as many elements as rank d wants from this one. No output shares memory
-    with another tensor.
+    Args:
+        output_tensor_list: a tensor for each rank, of one dtype; none shares memory with another
+            one or with an input.
+        input_tensor_list: a tensor for each rank, with as many elements as that rank wants from
+            this one; only read.
     """
 
     def steps(call: Call) -> Iterator[None]:
@@ -172,10 +189,15 @@ def all_to_all_single(
     group: ProcessGroup | None = None,
     async_op: bool = False,
 ) -> Work | None:
-    """Send the d-th block of rows of `input` to rank d; the s-th of `output` comes from rank s.
+    """Send the d-th block of `input` to rank d; the s-th block of `output` comes from rank s.
 
-    Split sizes are rows per rank, equally many if None or empty. `output` shares no memory with
-    `input`.
+    Blocks are rows: cuts along dimension 0.
+
+    Args:
+        output: of one dtype on all ranks; shares no memory with `input`.
+        input: at least one dimension; only read.
+        output_split_sizes: rows that come from each rank; None or empty: equally many.
+        input_split_sizes: rows for each rank; as many elements as that rank wants from this one.
     """
 
     def steps(call: Call) -> Iterator[None]:
@@ -211,8 +233,11 @@ def ring_shift(
 ) -> Work | None:
     """Send `tensor` to the rank `by` places on, round the ring, and get the one from `by` before.
 
-    In place. torch.distributed has no such call: it takes an `isend` and an `irecv`. A negative
-    `by` goes backwards.
+    In place. With torch.distributed it takes an `isend` and an `irecv`; there is no such call.
+
+    Args:
+        tensor: any shape and dtype, alike on all ranks.
+        by: places to go on, the same on all ranks; negative is backwards.
     """
 
     def steps(call: Call) -> Iterator[None]:

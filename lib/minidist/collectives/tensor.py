@@ -1,6 +1,8 @@
 """The collectives that move one tensor, under torch.distributed's names.
 
-All take `op`, `group`, `async_op` and `check` as `all_reduce` does, which also says what is raised.
+Each runs a schedule on a flat view of the tensor (a flat copy, where it is not contiguous) and puts
+the result in place. All take `op`, `group`, `async_op` and `check` as `all_reduce` does, which also
+says what is raised.
 """
 
 import os
@@ -33,10 +35,12 @@ def all_reduce(
 ) -> Work | None:
     """Reduce `tensor` over the ranks of the group; every rank gets the same result, bit for bit.
 
+    As `torch.distributed.all_reduce`, in place, and right on non-contiguous tensors too.
+
     Args:
-        tensor: any shape, strides, and dtype that torch can reduce by `op`; alike on all ranks.
-        op: SUM, AVG (the sum, then divided; integers of 32 bits or more round toward zero),
-            PRODUCT, MIN or MAX.
+        tensor: any shape, of any dtype that torch can reduce by `op`; alike on all ranks.
+        op: SUM, AVG (the sum, then divided by the number of ranks; integers round toward zero,
+            and have 32 bits or more), PRODUCT, MIN or MAX.
         group: the default group if None.
         async_op: return a `Work` at once; the tensor is ready, and errors are raised, at `wait()`.
         algorithm: "ring", "tree", "naive", "recursive_doubling", "halving_doubling", "double_tree"
@@ -48,7 +52,8 @@ def all_reduce(
     Raises:
         TypeError, ValueError: this rank's own input is wrong; it names the rank and the argument.
         MismatchError: the ranks disagree, or another rank's input is wrong (only with `check`).
-        CommunicationError: a peer is gone or did not answer in time.
+        CommunicationError: a peer is gone or did not answer in time. Over NCCL, which does not
+            hold the host up, that shows where the host next waits for the GPU.
     """
 
     def steps(call: Call) -> Iterator[None]:
@@ -87,8 +92,13 @@ def reduce_scatter_tensor(
 ) -> Work | None:
     """Reduce `input` over the ranks; rank r keeps the r-th of its N equal parts, in `output`.
 
-    `output` may have any shape, and be this rank's part of `input`. `algorithm`: "ring", "halving"
-    (recursive), "direct" (pairwise), "shared_memory" or "auto".
+    `input` is left as it was.
+
+    Args:
+        output: numel of input / N elements, in any shape. It may be this rank's part of `input`
+            itself, but share no other memory with it.
+        input: N parts one after another, part r for rank r.
+        algorithm: "ring", "halving" (recursive), "direct" (pairwise), "shared_memory" or "auto".
     """
 
     def steps(call: Call) -> Iterator[None]:
@@ -132,8 +142,11 @@ def all_gather_into_tensor(
 ) -> Work | None:
     """Collect every rank's `input_tensor` in `output_tensor`, in the order of ranks.
 
-    The output may have any shape, and the input be this rank's part of it. `algorithm`: "ring",
-    "doubling" (recursive), "shared_memory" or "auto".
+    Args:
+        output_tensor: N times the elements of the input, in any shape.
+        input_tensor: alike on all ranks. It may be this rank's part of the output itself, but share
+            no other memory with it.
+        algorithm: "ring", "doubling" (recursive), "shared_memory" or "auto".
     """
 
     def steps(call: Call) -> Iterator[None]:
@@ -166,10 +179,15 @@ def broadcast(
     *,
     check: bool | None = None,
 ) -> Work | None:
-    """Give every rank of the group what is in rank `src`'s `tensor`, in place, by a binomial tree.
+    """Give every rank of the group what is in rank `src`'s `tensor`.
 
-    On the root, where it is only read, the tensor may require grad or be expanded. The root is
-    `src`, a global rank, or `group_src`, its rank in the group.
+    In place, by a binomial tree.
+
+    Args:
+        tensor: any shape and dtype, alike on all ranks. Only read on the root, so there it may
+            require grad or be expanded.
+        src: the root's global rank, also in a sub-group.
+        group_src: the root's rank in the group, instead of `src`.
     """
 
     def steps(call: Call) -> Iterator[None]:
@@ -196,8 +214,13 @@ def reduce(
 ) -> Work | None:
     """Reduce `tensor` over the ranks of the group; rank `dst` gets the result, in place.
 
-    By a binomial tree. On the other ranks `tensor` is left as it was (torch leaves anything there).
-    The root is `dst`, a global rank, or `group_dst`, its rank in the group.
+    By a binomial tree. On the other ranks `tensor` is left as it was (torch leaves anything there):
+    a rank inside the tree adds in a copy.
+
+    Args:
+        tensor: as for `all_reduce`. Only read on ranks other than the root.
+        dst: the root's global rank, also in a sub-group.
+        group_dst: the root's rank in the group, instead of `dst`.
     """
 
     def steps(call: Call) -> Iterator[None]:

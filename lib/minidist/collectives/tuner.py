@@ -65,9 +65,16 @@ def explain(
 ) -> Explanation:
     """Say what each algorithm would take between the ranks of `group`, and which "auto" takes.
 
-    All of them must call it, and the first call measures. `nbytes`: of the tensor; of a
-    reduce-scatter's input, of an all-gather's output. `collective`: "all_reduce", "reduce_scatter"
-    or "all_gather".
+    All of them must call it, and the first call measures.
+
+    Args:
+        nbytes: of the tensor; of a reduce-scatter's input, of an all-gather's output.
+        collective: "all_reduce", "reduce_scatter" or "all_gather".
+        group: the default group if None.
+        device: of the tensor: what is fast on a CPU is not on a GPU; `minidist.device()` if None.
+
+    Raises TypeError or ValueError for a size that is no whole number from 0 on, an unknown
+    collective, or a device whose tensors the group does not move.
     """
     if collective not in [*TABLES]:
         raise ValueError(f"collective must be one of {', '.join(TABLES)}, got {collective!r}")

@@ -27,7 +27,9 @@ class Native:
     """The backend's own collectives, as torch.distributed calls them; Gloo's know no AVG.
 
     On GPUs train with these: NCCL runs a collective as one kernel, `Ours` as a batch of messages
-    for each step of its schedule. Tensors must be contiguous: on others Gloo is silently wrong.
+    for each step of its schedule, which is there to be read and compared.
+
+    Tensors must be contiguous: on others Gloo is silently wrong.
     """
 
     def __init__(self, group: ProcessGroup | None = None) -> None:

@@ -19,10 +19,12 @@ class Ours:
 
     Args:
         group: the default group if None.
-        algorithm: of `all_reduce`. Its two halves also go by "auto" or "shared_memory", with any
-            other by the ring; broadcasts go by the tree.
+        algorithm: of `all_reduce`. Its two halves are also chosen by "auto" and also go through
+            "shared_memory"; with any other they go by the ring. Broadcasts go by the tree.
         check: whether the ranks agree before each call, as in `minidist.all_reduce`; before an
             all-to-all the environment decides.
+
+    Raises TypeError or ValueError if this rank is not in the group, or for an unknown algorithm.
     """
 
     def __init__(

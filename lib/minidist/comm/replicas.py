@@ -51,13 +51,15 @@ def check_replicas(module: nn.Module, step: int | None = None, *, buffers: bool 
     Args:
         module: bare, or wrapped in DDP; messages have the bare module's names.
         step: of training, for the message; if None, minidist's DDP knows its own.
-        buffers: compare buffers too. BatchNorm's differ between a forward in training and the next.
+        buffers: compare buffers too. After a forward in training, BatchNorm's statistics are each
+            rank's own until the next forward broadcasts them.
 
     Returns:
         a checksum of 64 bits, the same for the same model.
 
     Raises:
-        ReplicaError: on every rank; it names the first that differs, the ranks and the step.
+        ReplicaError: on every rank, naming the first parameter or buffer that differs, the ranks
+            and the step; or that the ranks are not at the same step.
     """
     step = getattr(module, "steps", None) if step is None else step
     comm = Ours(getattr(module, "process_group", None))  # a DDP's ranks, or all

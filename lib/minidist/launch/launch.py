@@ -1,7 +1,9 @@
 """Run a function on several ranks, each a process of its own, and get their values back.
 
-The first launch takes a second or two, later ones about a tenth of one. Ranks talk over the
-loopback interface only: for several hosts, use torchrun.
+Processes come from multiprocessing's fork server, which loads torch before it forks: the first
+launch takes a second or two, later ones about a tenth of one. Ranks meet through a file, not a
+port, and talk over the loopback interface only. For several hosts, and for scripts that should run
+on one host or many, use torchrun.
 """
 
 import os
@@ -41,20 +43,24 @@ def launch(
     """Call `fn(*args)` on `ranks` ranks at once; return [its value on rank 0, on rank 1, ...].
 
     In the function torch.distributed is ready: `dist.get_rank()`, `dist.get_world_size()`. It may
-    be defined in a notebook's cell; functions, arguments and values travel by cloudpickle, tensors
-    on a GPU as copies on the CPU. torch, numpy and random are seeded with the rank. What ranks
-    print comes out in the order of ranks, each line marked with its rank.
+    be defined in a notebook's cell, a script or a module; functions, arguments and values travel by
+    cloudpickle, tensors on a GPU as copies on the CPU. torch, numpy and random are seeded with the
+    rank. What ranks print comes out once a second and at the end, in the order of ranks, each line
+    marked with its rank.
 
     Args:
-        device: "cpu" (Gloo); "cuda" (a GPU per rank over NCCL; if there are fewer, they are shared,
-            and messages go through host memory); None: "cuda" if there is a GPU for each rank, else
-            "cpu". In fn, `minidist.device()` returns it; ranks on the CPU see no GPU.
-        timeout: seconds from when all ranks have begun `fn` until those still running are killed.
+        device: "cpu" (Gloo); "cuda" (one GPU to a rank over NCCL; if there are fewer GPUs than
+            ranks they are shared, and messages go through host memory); None: "cuda" if there is
+            a GPU for each rank, else "cpu". In fn, `minidist.device()` returns it; ranks on the CPU
+            see no GPU.
+        timeout: seconds from when all ranks have begun `fn` until those still running are killed;
+            they have a minute to begin, and finding out where they hang takes up to two seconds.
             Where they stand still for ten seconds, that is printed; where they wait for one that
             has returned, they are killed after a few.
 
     Raises:
-        RankError: a rank raised, died, or did not end in time. Named is the one that failed first.
+        RankError: a rank raised, died, or did not end in time. Named is the one that failed first;
+            if it raised, its exception is the `__cause__`, unless that is longer than a book.
     """
     _check(fn, ranks, timeout)
     devices, backend = _devices(device, ranks)

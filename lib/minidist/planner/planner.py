@@ -105,26 +105,30 @@ def plan(
     """Predict a training step under every strategy, and recommend one.
 
     A model may be split first, by width and by depth; then the strategies are of the replicas, each
-    of `tensor * pipeline` ranks. A pipeline leaves out those that would gather weights again
-    for each micro-batch.
+    of `tensor * pipeline` ranks. Those that gather weights in forward would do so for each
+    micro-batch again, and are left out of a pipeline.
 
     Args:
-        model: its sizes, or the bare module, also on the meta device.
+        model: its sizes, or the bare module; that may be on the meta device.
         hardware: of each rank, or the name of one in `ACCELERATORS`. Ranks fill nodes.
         batch: samples of a rank's micro-batch.
         sample: an input of the module, as `Sizes.of` takes it.
-        policy: of dtypes. Gradients and weights travel in theirs; FSDP gathers in that of compute.
+        policy: of dtypes. Gradients travel in theirs, and so do weights; FSDP gathers weights in
+            the dtype in which they compute.
         optimizer: "sgd", "momentum" or "adam".
-        checkpointing: the share of blocks that keep only their inputs; 0.5 for every second one.
-        bucket_cap_mb: as in DDP or ZeRO.
+        checkpointing: the share of blocks that keep only their inputs, and compute forward twice:
+            False, True, or 0.5 for every second one.
+        bucket_cap_mb: MiB that close a bucket of DDP or ZeRO, as there.
         gradient_as_bucket_view: as in DDP.
         foreach: as in AdamW, whose default it is on a GPU.
         fused_loss: whether one kernel takes logits to their loss and makes their gradients.
-        all_reduce: as measured; counts instead of the links where all of its `ranks` take part.
+        all_reduce: as measured; it counts where all of its `ranks` talk, instead of the links.
         tensor: ranks that split each layer. They fill nodes first.
         pipeline: ranks that split the blocks.
         micro_batches: of a replica in a step, each of `batch` samples.
         interleaved: stages of each rank of a pipeline.
+
+    Raises ValueError or TypeError that names the argument.
     """
     whole_number("ranks", ranks, 1)
     whole_number("batch", batch, 1)

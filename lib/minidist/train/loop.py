@@ -28,12 +28,14 @@ class Training:
 
     A record, alike on all ranks, has the `step` (the first is 0), the mean `loss` over its rows,
     `tokens_per_second`, `bytes_sent` by the rank that sent most (None if PyTorch's backend sent
-    them), and the `peak_memory` of the rank that held most: allocated on a GPU, resident on a CPU
-    (None if that is not Linux).
+    them, which does not tell), and the `peak_memory` of the rank that held most: what torch has
+    allocated on a GPU, what the process had resident on a CPU (None if that is not Linux).
 
     With `options.checkpoint` it begins where the newest checkpoint ends, and makes more. If a rank
-    has set `stopping`, all save after the same step, and the run ends. Raises TrainError for
-    options that do not fit, and on all ranks for checkpoints that can be neither read nor written.
+    has set `stopping`, all of them save after the same step, and the run ends.
+
+    Raises TrainError for options that do not fit each other or the number of ranks, and on all
+    ranks for checkpoints that can be neither read nor written.
     """
 
     def __init__(self, options: Options) -> None:

@@ -51,10 +51,16 @@ class DistributedDataParallel(NotCopied, nn.Module):
             different ranks, where they count as zeros; what no rank used stays as it was.
         static_graph: the same as `find_unused_parameters`.
         gradient_as_bucket_view: gradients are views of the buckets, so their memory is held once.
-        bucket_cap_mb: MiB at which a bucket is full; 25 if None.
+        bucket_cap_mb: MiB at which a bucket is full; 25 if None. It is sent as soon as it is full
+            and all before it have been. After the first step buckets are built anew, in the order
+            in which rank 0's gradients arrived.
         first_bucket_mb: MiB at which the first bucket is full.
         comm: what the ranks talk through; `Ours(process_group)` if None.
         forward_sync_buffers: takes the place of `broadcast_buffers`, but for the start.
+
+    Raises:
+        TypeError, ValueError: of this rank's arguments or module; it names the rank.
+        MismatchError: the models differ, or (where checks are on) the arguments do.
     """
 
     instead = "take its .module, or state_dict()"

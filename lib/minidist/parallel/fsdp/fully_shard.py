@@ -27,19 +27,21 @@ def fully_shard(
     comm: Comm | tuple[Comm, Comm] | None = None,
     **torch_only: Any,
 ) -> Any:
-    """Make a module a unit, in place: its parameters are sharded, and unsharded only while it runs.
+    """Make a module a unit, in place: its parameters are sharded, and whole only while it runs.
+
+    Of a list of modules make one unit, whole from the forward of the first to the end of that of
+    the last; so modules that share a parameter are sharded together: `fully_shard([embed, head])`.
 
     As `torch.distributed.fsdp.fully_shard`: call it on blocks, and at last on the whole model,
     which takes what is left. Then build the optimizer, from the shards that `parameters()` returns;
     it must treat each element alone, as SGD and Adam do, or be `minidist.Muon`. To clip their
-    gradients, call `minidist.clip_grad_norm_`.
+    gradients, call `minidist.clip_grad_norm_`. What needs whole tensors, as norms do, refuses them.
 
     Args:
-        module: one, or a list that makes one unit, such as `[embed, head]` that share a parameter;
-            on one device, or on the meta device (then see `minidist.materialize`). All ranks get
-            rank 0's parameters and buffers.
-        mesh: between which ranks; of two dimensions (replicate, shard) for hybrid sharding. All
-            ranks if None.
+        module: one, or a list; on one device, or on the meta device (then see
+            `minidist.materialize`). All ranks get rank 0's parameters and buffers.
+        mesh: between which ranks; of two dimensions (replicate, shard) for hybrid sharding: shards
+            among the ranks of a row, the same on each row. All ranks in one row if None.
         reshard_after_forward: free the parameters after forward, and gather them again in backward.
             None keeps the outermost unit's, which backward needs first (PyTorch's default).
         mp_policy: torch's `MixedPrecisionPolicy`: dtypes of gathered parameters, of gradients as
@@ -49,6 +51,10 @@ def fully_shard(
 
     Returns:
         The module, or the list. A module's class is a new one, with what `FSDPModule` has.
+
+    Raises:
+        TypeError, ValueError: of this rank's arguments or module; it names the rank.
+        MismatchError: the ranks wrap differently.
     """
     policy = MixedPrecisionPolicy() if mp_policy is None else mp_policy
     options = {"reshard_after_forward": reshard_after_forward, "mp_policy": policy}

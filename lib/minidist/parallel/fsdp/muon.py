@@ -44,14 +44,18 @@ class Muon(torch.optim.Muon):
     """`torch.optim.Muon`, also for matrices that `fully_shard` has split: the same steps.
 
     Each rank keeps the momentum of its rows. A matrix's update is gathered on one rank, its owner,
-    orthogonalized there, and scattered; under hybrid sharding in each row of ranks once. Before
-    each step ranks compare hyperparameters, and which parameters have a gradient.
+    orthogonalized there, and scattered; under hybrid sharding in each row of ranks once.
 
     Args:
-        params: matrices, alike on all ranks. All else is for an AdamW, and so, by custom, are
-            embedding and head.
+        params: matrices, alike on all ranks; no group can be added later. All else is for an AdamW,
+            and so, by custom, are embedding and head.
         arguments: torch's, with its defaults: lr, weight_decay, momentum, nesterov,
             ns_coefficients, eps, ns_steps, adjust_lr_fn.
+
+    Raises:
+        TypeError, ValueError: of this rank's arguments; it names the rank, and the parameter.
+        MismatchError: the ranks' parameters differ; or, in a step, which of them have a gradient,
+            or hyperparameters. Always checked, before anything is sent.
     """
 
     __signature__ = signature(torch.optim.Muon)

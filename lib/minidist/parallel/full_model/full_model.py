@@ -82,9 +82,11 @@ def full_state_dict(
     Every rank must call it, and gets it.
 
     Args:
-        module: bare, or wrapped in DDP (minidist's or torch's), or with units of `fully_shard`,
-            but not a part of a unit; a ZeroOptimizer may hold its parameters.
+        module: bare, or wrapped in DDP (minidist's or torch's), or with units of `fully_shard`;
+            a ZeroOptimizer may hold its parameters.
         device: where the tensors go, such as "cpu"; where they are if None.
+
+    Raises ValueError if `module` is a part of a unit.
     """
     inner = bare(module)
     copies: dict[torch.Tensor, torch.Tensor] = {}
@@ -110,12 +112,16 @@ def load_full_state_dict(module: nn.Module, state_dict: Mapping[str, Any]) -> No
 
     Every rank must call it, with the same state: each takes its own part, and reads no more of a
     file that is mapped (`torch.load(path, mmap=True)`). The number of ranks and the wrapper may be
-    others than when it was made. Unless all fits on all ranks, nothing changes, and all raise.
+    others than when it was made. Unless all fits on all ranks, nothing changes.
 
     Args:
         module: as for `full_state_dict`.
         state_dict: name → full tensor, on any device, of a dtype that converts to the module's.
             Names may also begin with "module.", as PyTorch's DDP saves them.
+
+    Raises:
+        TypeError, ValueError: on every rank, naming the first rank that something is wrong on, and
+            the first name there that is missing, too many, or of another shape or dtype.
     """
     inner = bare(module)
     sharded(inner, gradients=False)  # checks that units are complete, and reshards them
@@ -163,11 +169,14 @@ def _described(value: object) -> str:
 
 @torch.no_grad()
 def full_gradients(module: nn.Module) -> dict[str, torch.Tensor | None]:
-    """The full averaged gradient of each parameter, or None, under the bare module's names.
+    """The full averaged gradient of each parameter, under the bare module's names.
 
     Every rank must call it, after backward; `module` is as for `full_state_dict`. Gradients that
-    wrappers only accumulate are left out (FSDP) or this rank's own (DDP); a ZeroOptimizer with
-    local gradients averages them now, as its `step()` would.
+    wrappers only accumulate, not averaged yet, are left out (FSDP) or this rank's own (DDP); a
+    ZeroOptimizer with local gradients averages them now, as its `step()` would.
+
+    Returns:
+        name → a copy of the gradient, or None where there is none; as in `named_parameters()`.
     """
     inner = bare(module)
     found: dict[torch.Tensor, torch.Tensor | None] = {}
@@ -203,6 +212,10 @@ def clip_grad_norm_(module: nn.Module, max_norm: float, norm_type: float = 2.0) 
     Returns:
         The norm before clipping, 0-dimensional, the same bits on all ranks; in the dtype of the
         parameters, float32 at least. An infinite or NaN norm scales too, as with PyTorch.
+
+    Raises:
+        TypeError, ValueError: `max_norm` or `norm_type` is no number, or not in its range.
+        MismatchError: they differ between ranks; where checks are on.
     """
     inner = bare(module)
     facts: dict[str, Any] = {"max_norm": max_norm, "norm_type": norm_type}

@@ -26,7 +26,7 @@ def materialize(
     device: torch.device | str | None = None,
     init: Callable[[nn.Module], object] | None = None,
 ) -> None:
-    """Make what is on the meta device, after `fully_shard`; never more than one unit in full.
+    """Make what is on the meta device, after `fully_shard`; never more than one unit whole.
 
     Every rank must call it; all get rank 0's values. Build the optimizer afterwards, since
     parameters become other objects. What is not on the meta device stays as it is.
@@ -36,7 +36,10 @@ def materialize(
         device: where; the rank's own (`minidist.device()`) if None.
         init: is called with each submodule that has parameters or buffers of its own on meta, and
             has to write these; the innermost first, as constructors run. By default its method
-            `reset_parameters` or `_reset_parameters`; without either, ValueError.
+            `reset_parameters`, or else `_reset_parameters`. A tensor that two submodules share is
+            initialised by both: the later one counts.
+
+    Raises ValueError if, without `init`, a submodule has neither method.
     """
     device = own_device() if device is None else torch.device(device)
     parts_of: dict[Unit | None, list[nn.Module]] = {}

@@ -35,20 +35,29 @@ class ZeroOptimizer(NotCopied, Optimizer):
     After Rajbhandari et al., *ZeRO* (2020), sections 5.1, 5.2 and 7.
 
     Args:
-        params: as for any optimizer, alike on all ranks.
+        params: as for any optimizer, alike on all ranks; no group can be added later. If another
+            ZeroOptimizer has them, this one takes over.
         optimizer_class: one that treats each element alone, as SGD, Adam and AdamW do.
         process_group: the default group if None.
-        parameters_as_bucket_view: torch's; here they always are.
+        parameters_as_bucket_view: torch's; here parameters always are views of buckets.
         overlap_with_ddp: torch's; refused, since stage 2 overlaps with backward.
         stage: 1: state is sharded. 2: gradients too: `backward()` averages each bucket as soon as
-            it is full, and keeps this rank's shard. All ranks must run backward equally often, but
-            one without any loss may leave out the only one before a step.
-        gradients: "averaged", by DDP (the default in stage 1), or "local": averaged here, in
-            `step()` or, in stage 2, in backward, after which `parameter.grad` is None. Discard
-            local ones by this optimizer's zero_grad(), clip them by `minidist.clip_grad_norm_`.
+            it is full, keeps this rank's shard of it, and leaves every `parameter.grad` None. So
+            all ranks run backward equally often; one that has no loss at all may leave out the only
+            one before a step.
+        gradients: "averaged": DDP has done it (stage 1 only, where it is the default). "local":
+            they are this rank's, and averaged here; stage 1 does it in `step()`, which then leaves
+            `parameter.grad` None too. Those of one step are not added to those of the one before;
+            to discard them call this optimizer's zero_grad(), not the module's, and to clip them
+            `minidist.clip_grad_norm_`, since torch's does not see the mean. Parameters that no rank
+            has used are left alone. Rank 0's are given to all at the start.
         bucket_cap_mb: MiB that close a bucket, which is what is averaged and gathered at once.
         comm: what the ranks talk through; `Ours(process_group)` if None.
         defaults: of `optimizer_class`, such as `lr`.
+
+    Raises:
+        TypeError, ValueError: of this rank's arguments; it names the rank, and the parameter.
+        MismatchError: the ranks' parameters or groups differ, or (where checks are on) arguments.
     """
 
     inner: Optimizer  # the `optimizer_class` over this rank's shards; `state` is its
