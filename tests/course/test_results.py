@@ -3,7 +3,7 @@
 from matplotlib.patches import Rectangle
 
 from course.pages import rates, results
-from course.pages.recorded import recorded
+from course.pages.recorded import recorded, small_job, split_layers
 from minidist.planner.hardware import (
     A100,
     ACCELERATORS,
@@ -32,7 +32,7 @@ def test_folded_tables_have_all_rows() -> None:
         (results.all_steps(cpu), len(cpu) // 2),
         (results.collectives(), 8),
         (results.plans(), 30),
-        (results.all_parts(), len(results.parts())),
+        (results.all_parts(), len(split_layers())),
     ):
         assert shown.data.startswith("<details>\n<summary>All ")
         assert shown.data.count("\n| ") == rows + 2
@@ -65,7 +65,7 @@ def test_checks_came_out_as_the_page_says() -> None:
 
 def test_the_small_job_takes_what_was_predicted_but_for_few_tokens() -> None:
     by = {}
-    for row in results.of_small_job():
+    for row in small_job():
         assert abs(results.predicted("peak", row) / row["peak_bytes"] - 1) < 0.0025
         ratio = 1e3 * results.predicted("step", row) / row["ms"][1]
         by[row["way"], row["tokens"], row["checkpointed"]] = ratio
@@ -120,7 +120,7 @@ def test_rates_are_as_the_page_says() -> None:
 
 
 def test_layers_alone_split_and_in_eight_bits_are_as_the_page_of_rates_says() -> None:
-    said, found = rates.of_layers(), rates.split_layers()
+    said, found = rates.of_layers(), rates.rates_by_ranks()
     assert 0.01 < said["h200_autocast_least"] < said["h200_autocast_most"] < 0.105
     assert 0.01 < said["h200_bf16_least"] < said["h200_bf16_most"] < said["h200_autocast_most"]
     assert [[*ranks] for ranks in found.values()] == [[1, 2, 4, 8]] * 3

@@ -74,7 +74,7 @@ def layers_beside() -> Markdown:
     return table(["TFLOP/s, H100 · H200", "by the H100's clock", *WAYS], rows)
 
 
-def split_layers() -> dict[int, dict[int, float]]:
+def rates_by_ranks() -> dict[int, dict[int, float]]:
     """Width → ranks → TFLOP/s of one rank's part of a layer, in bf16 on one sequence."""
     reached: dict[int, dict[int, float]] = {}
     for row in recorded("gpu_grid")["rows"]:
@@ -86,7 +86,7 @@ def split_layers() -> dict[int, dict[int, float]]:
 
 def split() -> Figure:
     """The rate of a rank's part of a layer, over the ranks that share the layer."""
-    found = split_layers()
+    found = rates_by_ranks()
     lines = [
         Curve(name, [*rates], [*rates.values()], color)
         for color, name in enumerate(("medium", "large"))
@@ -121,7 +121,7 @@ def clock(job: Sizes) -> float:
 
 def of_layers() -> dict[str, float]:
     """What the page's sentences say of a layer alone, on either GPU, split, and in eight bits."""
-    one, other, shared = layers_alone(), layers_alone("gpu_rates_h200"), split_layers()
+    one, other, shared = layers_alone(), layers_alone("gpu_rates_h200"), rates_by_ranks()
     found = {}
     for name, job in JOBS.items():
         rate = 1e12 * one[job.width, "autocast"]["tflops"]

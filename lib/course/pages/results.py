@@ -9,7 +9,7 @@ from IPython.display import Markdown
 from matplotlib.figure import Figure
 
 from course.pages.price import ask
-from course.pages.recorded import by_size, recorded
+from course.pages.recorded import by_size, recorded, small_job, split_layers
 from course.pages.table import folded, table
 from minidist.planner.hardware import H200
 from minidist.planner.planner import plan
@@ -97,13 +97,8 @@ def plans() -> Markdown:
     return folded("All predictions", table(head, found))
 
 
-def of_small_job() -> list[Row]:
-    """Runs of the small job on a GPU whose memory was read by level."""
-    return [r for r in recorded("gpu")["rows"] if r.get("what") == "memory" and "levels" in r]
-
-
 def predicted(what: str, row: Row) -> float:
-    """Seconds or bytes of such a run, at the H200's rates."""
+    """Seconds or bytes of a recorded run of the small job, at the H200's rates."""
     return ask(
         what, gpus=1, gpu="H200", tokens=row["tokens"], strategy=row["way"].split(",")[0],
         checkpointing=float(row["checkpointed"]), views="views" in row["way"],
@@ -111,10 +106,10 @@ def predicted(what: str, row: Row) -> float:
     )  # fmt: skip
 
 
-def small_job() -> Markdown:
-    """Its peaks and times, predicted and measured."""
+def beside_predicted() -> Markdown:
+    """Peaks and times of the small job on a GPU, predicted and measured."""
     rows = []
-    for row in of_small_job():
+    for row in small_job():
         size = f"{predicted('peak', row) / 1e9:.1f} → {row['peak_bytes'] / 1e9:.1f}"
         took = f"{1e3 * predicted('step', row):.0f} → {row['ms'][1]:.0f}"
         rows.append([row["way"], row["tokens"], "yes" if row["checkpointed"] else "", size, took])
@@ -136,14 +131,9 @@ def widths() -> list[tuple[int, float, float]]:
     return found
 
 
-def parts() -> list[Row]:
-    """Parts of a Llama's layer on a GPU, each beside the whole."""
-    return [row for row in recorded("gpu")["rows"] if row["section"] == "split layers"]
-
-
 def all_parts() -> Markdown:
-    """Their times, folded."""
-    rows = [[PARTS[r["what"]](r), f"{r['ms'][1]:.2f}", f"{r['ratio']:.2f}"] for r in parts()]
+    """Times of parts of a Llama's layer on a GPU, each beside the whole, folded."""
+    rows = [[PARTS[r["what"]](r), f"{r['ms'][1]:.2f}", f"{r['ratio']:.2f}"] for r in split_layers()]
     return folded(
         "All parts", table(["part of a layer", "ms", "over its share of the whole"], rows)
     )

@@ -3,7 +3,7 @@
 from typing import Any
 
 from course.pages.price import ask
-from course.pages.rates import split_layers
+from course.pages.rates import rates_by_ranks
 from minidist.planner.hardware import H100
 from minidist.planner.jobs import LARGE, MEDIUM
 
@@ -38,7 +38,7 @@ def widest(share: float = 0.1) -> dict[str, float]:
 
 def speeds() -> dict[str, float]:
     """TFLOPs per second of a layer of each job, all of it and parts, as an H100 took it."""
-    found = split_layers()
+    found = rates_by_ranks()
     return {
         f"{name}_{ranks}": rate
         for name, job in {"medium": MEDIUM, "large": LARGE}.items()
