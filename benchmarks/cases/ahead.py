@@ -11,6 +11,7 @@ numbers mean nothing. Steps are timed without the profiler, which slows the host
 
 import gc
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -27,7 +28,7 @@ from benchmarks.harness import turns
 from benchmarks.harness.record import Row
 from benchmarks.harness.sections import Clock
 from benchmarks.harness.setups import Scope, Setup
-from benchmarks.harness.streams import add, streamed
+from benchmarks.harness.streams import attempt, streamed
 from minidist.planner import jobs
 
 LAYERS = 8
@@ -73,21 +74,19 @@ def on_rank(cases: Sequence[Case], seconds: float, path: str) -> None:
     for case in cases:
         row: Row = {"what": "ahead", "case": case.name, "width": case.shape.width}
         row |= {"tokens": case.tokens, "waits": case.waits, "ranks": case.ranks}
-        try:
-            clock.left()
-            if case.ranks > 1:
-                pretend(case.ranks)
-            row |= measured(case)
-        except TimeoutError as error:
-            row["no_time"] = str(error)
-        except Exception as error:
-            row["error"] = f"{type(error).__name__}: {error}".splitlines()[0]
-            failed += 1
-        add(path, row)
+        failed += attempt(path, row, partial(in_time, clock, case))
         gc.collect()  # no group that could meet is left after the last case
         torch.cuda.empty_cache()
     if failed:
         raise RuntimeError(f"{failed} of {len(cases)} cases failed")
+
+
+def in_time(clock: Clock, case: Case) -> Iterator[Row]:
+    """Its row, if there is time left."""
+    clock.left()
+    if case.ranks > 1:
+        pretend(case.ranks)
+    yield measured(case)
 
 
 def pretend(ranks: int) -> None:

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import minidist
+from benchmarks.cases.rates import passes
 from benchmarks.cases.small_job import Shape
 from benchmarks.cases.split import Job, Part, normal
 from benchmarks.harness import turns
@@ -28,7 +29,7 @@ from benchmarks.harness.memory import free
 from benchmarks.harness.record import Row
 from benchmarks.harness.sections import Clock
 from benchmarks.harness.setups import Scope, Setup
-from benchmarks.harness.streams import add, streamed
+from benchmarks.harness.streams import attempt, streamed
 from minidist.memory.meter import Meter
 from minidist.planner import jobs
 
@@ -91,22 +92,20 @@ def on_rank(todo: list[Share | Products], seconds: float, path: str) -> None:
         what = "layer" if isinstance(each, Share) else "product"
         about: Row = {"what": what, **each._asdict(), "shape": None, "width": each.shape.width}
         del about["shape"]
-        try:
-            share = clock.left() / (len(todo) - done)
-            found = layer(each, share) if isinstance(each, Share) else products(each, share)
-            for row in found:
-                add(path, about | row)
-        except torch.OutOfMemoryError as error:
-            add(path, about | {"out_of_memory": str(error).splitlines()[0]})
-        except TimeoutError as error:
-            add(path, about | {"no_time": str(error)})
-        except Exception as error:
-            add(path, about | {"error": f"{type(error).__name__}: {error}".splitlines()[0]})
-            failed += 1
+        failed += attempt(path, about, partial(measured, each, clock, len(todo) - done))
         free()
         torch.cuda.empty_cache()
     if failed:
         raise RuntimeError(f"{failed} of {len(todo)} failed")
+
+
+def measured(each: Share | Products, clock: Clock, left: int) -> Iterator[Row]:
+    """Its rows, in its share of the time that is left."""
+    share = clock.left() / left
+    try:
+        yield from layer(each, share) if isinstance(each, Share) else products(each, share)
+    except torch.OutOfMemoryError as error:
+        yield {"out_of_memory": str(error).splitlines()[0]}
 
 
 def layer(share: Share, seconds: float) -> Iterator[Row]:
@@ -153,20 +152,12 @@ def parts_of(share: Share) -> dict[str, turns.Call]:
     x, gradient = torch.randn(2, *size, dtype=dtype, device=device).unbind()
     x.requires_grad_()
     block = partial(checkpoint, part, use_reentrant=False) if share.checkpointed else part
-    outputs: list[Tensor] = []
-
-    def forward() -> None:
-        with torch.autocast(device.type, torch.bfloat16, enabled=not half):
-            outputs.append(block(x))
-
-    def backward() -> None:
-        outputs.pop().backward(gradient)
 
     def drop() -> None:
         part.zero_grad()
         x.grad = None
 
-    return {"forward": forward, "backward": backward, "drop": drop}
+    return {**passes(block, x, gradient, half), "drop": drop}
 
 
 def held(shape: Shape, ranks: int) -> Part:

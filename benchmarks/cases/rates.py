@@ -23,7 +23,7 @@ from benchmarks.harness import environment, turns
 from benchmarks.harness.record import Row
 from benchmarks.harness.sections import Clock
 from benchmarks.harness.setups import Scope, Setup
-from benchmarks.harness.streams import add, streamed
+from benchmarks.harness.streams import add, attempt, streamed
 from course.training import models
 from minidist.planner import jobs
 
@@ -63,16 +63,14 @@ def on_rank(runs: list[Run], seconds: float, earlier: Row, path: str) -> None:
             torch.compiler.reset()  # it keeps few versions of a function
         row: Row = {"what": "block", "way": run.way, "width": run.shape.width}
         row |= {"tokens": run.tokens, "checkpointed": run.checkpointed}
-        try:
-            row |= tried(run, partial(rate, clock, len(runs) - done))
-        except TimeoutError as error:
-            row["no_time"] = str(error)
-        except Exception as error:
-            row["error"] = f"{type(error).__name__}: {error}".splitlines()[0]
-            failed += 1
-        add(path, row)
+        failed += attempt(path, row, partial(timed, run, clock, len(runs) - done))
     if failed:
         raise RuntimeError(f"{failed} of {len(runs)} runs failed")
+
+
+def timed(run: Run, clock: Clock, left: int) -> list[Row]:
+    """Its row, also if it finds no memory, in its share of the time that is left."""
+    return [tried(run, partial(rate, clock, left))]
 
 
 def complete(runs: list[Run], earlier: Row) -> dict[Run, Row]:
@@ -152,18 +150,24 @@ def parts_of(run: Run) -> dict[str, turns.Call]:
         block = torch.compile(block, dynamic=True, backend=backend)
     if run.checkpointed:
         block = partial(checkpoint, block, use_reentrant=False)
-    outputs: list[Tensor] = []
-
-    def forward() -> None:
-        with torch.autocast(device.type, torch.bfloat16, enabled=not half):
-            outputs.append(block(x))
-
-    def backward() -> None:
-        outputs.pop().backward(gradient)
 
     def update() -> None:
         optimizer.step()
         optimizer.zero_grad()
         x.grad = None
 
-    return {"forward": forward, "backward": backward, "update": update}
+    return {**passes(block, x, gradient, half), "update": update}
+
+
+def passes(block: Any, x: Tensor, gradient: Tensor, half: bool) -> dict[str, turns.Call]:
+    """Forward and backward through a block, to be called in turn; under autocast unless `half`."""
+    outputs: list[Tensor] = []
+
+    def forward() -> None:
+        with torch.autocast(x.device.type, torch.bfloat16, enabled=not half):
+            outputs.append(block(x))
+
+    def backward() -> None:
+        outputs.pop().backward(gradient)
+
+    return {"forward": forward, "backward": backward}

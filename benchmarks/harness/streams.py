@@ -4,7 +4,7 @@ The function appends a line to a file for each row; meanwhile the launch waits i
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -28,6 +28,22 @@ def streamed(
             *lines, begun = (begun + file.read()).split("\n")
             yield from map(json.loads, lines)
         launch.result()
+
+
+def attempt(path: str, about: Row, measure: Callable[[], Iterable[Row]]) -> bool:
+    """Add the rows that are measured, or why there are none; whether it failed.
+
+    Want of time is no failure.
+    """
+    try:
+        for row in measure():
+            add(path, about | row)
+    except TimeoutError as error:
+        add(path, about | {"no_time": str(error)})
+    except Exception as error:
+        add(path, about | {"error": f"{type(error).__name__}: {error}".splitlines()[0]})
+        return True
+    return False
 
 
 def add(path: str, row: Row) -> None:
