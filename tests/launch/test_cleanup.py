@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from itertools import chain, repeat
 from multiprocessing import forkserver
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,7 +28,7 @@ import minidist
 from minidist import RankError, launch
 from minidist.launch import cleanup
 from minidist.launch.cleanup import Interrupts, job
-from minidist.launch.process import Launcher
+from minidist.launch.process import Launcher, kill_tree
 from tests.support.processes import living, note, noted, ours, wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -387,6 +388,18 @@ def test_a_rank_that_stops_while_it_reports_ends_at_the_deadline_or_at_the_calle
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+def test_a_process_that_one_listing_missed_is_killed_nevertheless(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # A parent that dies while its children are listed hands them to one that was listed already.
+    leader, child = (subprocess.Popen(["sleep", "1000"], start_new_session=True) for _ in range(2))
+    dead = 2**30
+    listings = chain([[dead]], repeat([dead, child.pid]))
+    monkeypatch.setitem(kill_tree.__globals__, "_descendants", lambda _: next(listings))
+    kill_tree(leader.pid)
+    assert [each.wait(10) for each in (child, leader)] == [-signal.SIGKILL] * 2
 
 
 def test_a_process_made_by_fork_is_refused_by_name() -> None:

@@ -25,6 +25,7 @@ from minidist.launch.pickling import main_lock, stand_in_for_main
 PRELOAD = ["minidist.launch.preload"]  # what the server imports
 
 BEGUN, REPORTED = b".", b"!"  # what a process says to its launcher
+KILL = 10.0  # seconds until what has been killed has ended
 PR_SET_CHILD_SUBREAPER = 36  # from linux/prctl.h
 
 
@@ -141,12 +142,18 @@ def kill_tree(pid: int) -> None:
     The leader is only stopped until nothing else runs, so that it still adopts orphans.
     """
     _send(os.kill, pid, signal.SIGSTOP)
-    for _ in range(100):  # what has been started meanwhile
-        descendants = [each for each in _descendants(pid) if _runs(each)]
-        for each in descendants:
+    deadline = time.monotonic() + KILL
+    before: set[int] | None = None  # all there were, when none of them ran
+    while time.monotonic() < deadline:
+        descendants = {*_descendants(pid)}
+        running = [each for each in descendants if _runs(each)]
+        for each in running:
             _send(os.kill, each, signal.SIGKILL)
-        if not descendants:
+        # One listing may miss a process whose parent dies while it is made; two alike do not.
+        if not running and descendants == before:
             break
+        before = None if running else descendants
+        time.sleep(0.001)
     _send(os.killpg, pid, signal.SIGKILL)
 
 
