@@ -20,6 +20,7 @@ from benchmarks.cases import (
     ahead,
     collectives,
     ddp,
+    experts,
     fsdp,
     grid,
     launch,
@@ -72,6 +73,7 @@ GPU_RECORDS = {
     "gpu": GPU_SECTIONS,
     "gpu_rates": [GPU_SECTIONS[0], Section("rates", rates.measure, 240)],
     "gpu_grid": [GPU_SECTIONS[0], Section("grid", grid.measure, 240)],
+    "gpu_experts": [GPU_SECTIONS[0], Section("experts", experts.measure, 85)],
     "gpu_ahead": [GPU_SECTIONS[0], Section("ahead", ahead.measure, 60)],
     "gpu_suites": [
         GPU_SECTIONS[0],

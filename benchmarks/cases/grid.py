@@ -11,7 +11,7 @@ tensor, and for each row. Casting to eight bits is left out.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import product
 from typing import Any, NamedTuple
@@ -111,7 +111,9 @@ def measured(each: Share | Products, clock: Clock, left: int) -> Iterator[Row]:
 def layer(share: Share, seconds: float) -> Iterator[Row]:
     """Time, operations per second and the peak of memory, in about so many seconds."""
     meter = Meter(minidist.device())
-    parts = parts_of(share)
+    part = layer_of(share)
+    again = partial(checkpoint, part, use_reentrant=False)
+    parts = parts_of(share, part, again if share.checkpointed else part)
     calls = [*parts.values()]
 
     def step() -> None:
@@ -120,10 +122,7 @@ def layer(share: Share, seconds: float) -> Iterator[Row]:
 
     step()  # warms up
     peak = meter.curve(step).peak
-    trial = turns.in_order(parts, 1).intervals.values()
-    rounds = int(seconds / sum(end - start for ((start, end),) in trial)) - 3
-    rounds = max(LEAST, min(MOST, rounds))
-    found = turns.quartiles([turns.in_order(parts, rounds)])
+    rounds, found = timed(parts, seconds)
     start = time.perf_counter()
     step()  # the GPU had nothing to do: how long the host takes to ask for it all
     host = time.perf_counter() - start
@@ -140,24 +139,38 @@ def layer(share: Share, seconds: float) -> Iterator[Row]:
     }
 
 
-def parts_of(share: Share) -> dict[str, turns.Call]:
-    """Forward, backward and dropping gradients, to be called in this order."""
-    device, half = minidist.device(), share.way == "bf16"
-    dtype = torch.bfloat16 if half else torch.float32
-    part: Any = held(share.shape, share.tensor).to_empty(device=device).to(dtype)
+def timed(parts: Mapping[str, turns.Call], seconds: float) -> tuple[int, dict[str, list[float]]]:
+    """In how many rounds the parts were timed, in about so many seconds; quartiles of each."""
+    trial = turns.in_order(parts, 1).intervals.values()
+    rounds = int(seconds / sum(end - start for ((start, end),) in trial)) - 3
+    rounds = max(LEAST, min(MOST, rounds))
+    return rounds, turns.quartiles([turns.in_order(parts, rounds)])
+
+
+def layer_of(share: Share) -> Part:
+    """A rank's part of a layer, on its device."""
+    part = held(share.shape, share.tensor).to_empty(device=minidist.device()).to(dtype_of(share))
     for module in part.modules():
-        if hasattr(module, "reset_parameters"):
+        if isinstance(module, nn.Linear | nn.RMSNorm):
             module.reset_parameters()
+    return part
+
+
+def dtype_of(share: Share) -> torch.dtype:
+    return torch.bfloat16 if share.way == "bf16" else torch.float32
+
+
+def parts_of(share: Share, part: nn.Module, block: Any) -> dict[str, turns.Call]:
+    """Forward and backward of the block, and dropping the part's gradients, in this order."""
     size = share.sequences, share.tokens, share.shape.width
-    x, gradient = torch.randn(2, *size, dtype=dtype, device=device).unbind()
+    x, gradient = torch.randn(2, *size, dtype=dtype_of(share), device=minidist.device()).unbind()
     x.requires_grad_()
-    block = partial(checkpoint, part, use_reentrant=False) if share.checkpointed else part
 
     def drop() -> None:
         part.zero_grad()
         x.grad = None
 
-    return {**passes(block, x, gradient, half), "drop": drop}
+    return {**passes(block, x, gradient, share.way == "bf16"), "drop": drop}
 
 
 def held(shape: Shape, ranks: int) -> Part:

@@ -15,7 +15,7 @@ import torch
 import benchmarks.harness.record
 import minidist
 from benchmarks import __main__ as command
-from benchmarks.cases import ahead, grid, rates
+from benchmarks.cases import ahead, experts, grid, rates
 from benchmarks.cases.small_job import Run, Shape
 from benchmarks.harness import environment, streams
 from benchmarks.harness.record import Row, record
@@ -125,6 +125,81 @@ def test_what_finds_no_time_is_a_row(tmp_path: Path) -> None:
     minidist.launch(grid.on_rank, 1, grid.plans((TINY,), 32)[:2], 0, str(path), device="cpu")
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     assert [row["no_time"] for row in rows] == ["the 0 s of this section are over"] * 2
+
+
+# Experts, what is recomputed, and casts
+
+
+@pytest.fixture(scope="module")
+def of_experts() -> Iterator[list[Row]]:
+    changed = {"MEDIUM": TINY, "TOKENS": 64, "LONG": 128, "EXPERTS": ((64, 32), (32, 64))}
+    changed |= {"ON_A_RANK": (1, 4), "OF_EACH": (16,), "LOOPED": (4,), "OF_PRODUCT": 0.01}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in changed.items():
+            patch.setattr(experts, name, value)
+        patch.setattr(grid, "MOST", 2)
+        yield list(experts.measure(ALONE, Clock(300)))
+
+
+def test_a_rank_s_experts_are_timed_in_one_call_and_one_by_one(of_experts: list[Row]) -> None:
+    rows = [row for row in of_experts if row["what"] == "group"]
+    found = [(row["way"], row["by"], row["experts"]) for row in rows]
+    ways = (("products", "grouped_mm"), ("feed-forward", "grouped_mm"))
+    assert found == [(*way, count) for way in ways for count in (1, 4) * 2] + [
+        ("loop", "loop", 4),
+        ("loop", "loop", 4),
+    ]
+    for row in rows:
+        assert row["tokens"] == 16
+        forward, backward = (row["ms"][name][1] / 1e3 for name in ("forward", "backward"))
+        done = 1e-12 * 6 * row["experts"] * 16 * 64 * 32
+        assert row["forward_tflops"] == pytest.approx(done / forward, rel=2e-3)
+        assert row["tflops"] == pytest.approx(3 * done / (forward + backward), rel=2e-3)
+
+
+def test_less_is_kept_the_more_is_recomputed(of_experts: list[Row]) -> None:
+    rows = [row for row in of_experts if row["what"] == "layer"]
+    assert [row["tokens"] for row in rows] == [64, 128] * 8 + [64] * 4
+    kept = {
+        (row["compiled"], row["sequences"], row["tokens"], row["recomputed"]): row["kept_bytes"]
+        for row in rows
+    }
+    for case in ((True, 1, 64), (True, 1, 128), (True, 2, 64), (False, 1, 64), (False, 1, 128)):
+        full, other, selective, none = (
+            kept[*case, which] for which in ("full", "every other", "selective", "none")
+        )
+        assert full < other < selective, case
+        assert selective < none or case[0], "a compiler recomputes on its own"
+        output = 2 * case[1] * case[2] * TINY.width  # in bf16; the state of random numbers is 5 kB
+        assert 0 <= full - output < 6000, case
+    assert all(row["peak_bytes"] > row["kept_bytes"] for row in rows)
+
+
+def test_what_is_recomputed_changes_no_output() -> None:
+    whole = grid.layer_of(grid.Share(TINY, 1, 64))
+    right = whole(x := torch.randn(1, 64, TINY.width, dtype=torch.bfloat16, requires_grad=True))
+    for which in experts.RECOMPUTED:
+        case = experts.Layer(TINY, which, (64,), compiled=False)
+        torch.testing.assert_close(experts.around(case, whole)(x), right)
+
+
+def test_casts_are_timed_apart_and_with_their_products(of_experts: list[Row]) -> None:
+    rows = [row for row in of_experts if row["what"] == "matrix"]
+    assert [row["matrix"] for row in rows] == ["query", "key", "gate", "down"]
+    for row in rows:
+        assert row["ms"].keys() == {"bf16", "fp8, products", "fp8, casts", "fp8"}
+        gain = row["ms"]["bf16"][1] / row["ms"]["fp8"][1]
+        assert row["times_as_fast"]["fp8"] == pytest.approx(gain, rel=2e-3)
+        assert row["error"] < 0.05
+
+
+def test_three_products_in_eight_bits_are_near_those_of_fp32() -> None:
+    x, w, gradient = torch.randn(32, 48), torch.randn(16, 48), torch.randn(32, 16)
+    types = torch.float8_e4m3fn, torch.float8_e4m3fn, torch.float8_e5m2
+    some = [experts.cast(each, dtype) for each, dtype in zip((x, w, gradient), types, strict=True)]
+    right = x @ w.t(), gradient @ w, gradient.t() @ x
+    for found, expected in zip(experts.scaled(*some), right, strict=True):
+        assert (found.float() - expected).norm() < 0.08 * expected.norm()
 
 
 # What a record lacks
