@@ -303,7 +303,7 @@ def around(case: Layer, part: nn.Module) -> Any:
     if case.recomputed == "full":
         block = partial(again, part)
     elif case.recomputed != "none":
-        policy = partial(contexts, every=2 if case.recomputed == "every other" else 1)
+        policy = partial(contexts, every_other=case.recomputed == "every other")
         block = partial(again, part, context_fn=policy)
     if not case.compiled:
         return block
@@ -312,16 +312,17 @@ def around(case: Layer, part: nn.Module) -> Any:
     return torch.compile(lambda x: block(x), dynamic=True, backend=backend)
 
 
-def contexts(every: int) -> Any:
-    """Of forward and of recomputation: attention's output is kept, and each so-many-th product's.
+def contexts(every_other: bool) -> Any:
+    """Of forward and of recomputation: outputs of attention and of products are kept.
 
-    As torchtitan counts: the first product is kept, and the second is not.
+    Of products maybe only every other one, as torchtitan counts: the first, not the second.
     """
     count: Counter[bool] = Counter()
 
     def policy(context: Any, op: Any, *args: Any, **options: Any) -> CheckpointPolicy:
         count[context.is_recompute] += op is MM
-        kept = op in KEPT and (op is not MM or every == 1 or count[context.is_recompute] % every)
+        skipped = op is MM and every_other and count[context.is_recompute] % 2 == 0
+        kept = op in KEPT and not skipped
         return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
 
     return create_selective_checkpoint_contexts(policy)
@@ -335,26 +336,26 @@ def eight_bits(case: Matrix, seconds: Seconds) -> Iterator[Row]:
     with minidist.device():
         x, w = normal(case.tokens, case.inputs), normal(case.outputs, case.inputs)
         gradient = normal(case.tokens, case.outputs)
-        backend = "inductor" if minidist.device().type == "cuda" else "eager"
-        convert = torch.compile(cast, dynamic=True, backend=backend)
+    backend = "inductor" if minidist.device().type == "cuda" else "eager"
+    convert = torch.compile(cast, dynamic=True, backend=backend)
 
-        def casts() -> list[Cast]:
-            e4m3, e5m2 = torch.float8_e4m3fn, torch.float8_e5m2
-            return [convert(x, e4m3), convert(w, e4m3), convert(gradient, e5m2)]
+    def casts() -> list[Cast]:
+        e4m3, e5m2 = torch.float8_e4m3fn, torch.float8_e5m2
+        return [convert(x, e4m3), convert(w, e4m3), convert(gradient, e5m2)]
 
-        before = casts()
-        right = (x @ w.t()).float()
-        off = ((scaled(*before)[0].float() - right).norm() / right.norm()).item()
-        del right
-        ways: dict[str, turns.Call] = {
-            "bf16": lambda: (x @ w.t(), gradient @ w, gradient.t() @ x),
-            "fp8, products": lambda: scaled(*before),
-            "fp8, casts": casts,
-            "fp8": lambda: scaled(*casts()),
-        }
-        repeats = turns.repeats_within(min(OF_PRODUCT, seconds()), turns.trial(ways))
-        repeats = repeats._replace(rounds=max(turns.LEAST_ROUNDS, repeats.rounds))
-        found = turns.quartiles([turns.take_turns(ways, repeats)])
+    before = casts()
+    right = (x @ w.t()).float()
+    off = ((scaled(*before)[0].float() - right).norm() / right.norm()).item()
+    del right
+    ways: dict[str, turns.Call] = {
+        "bf16": lambda: (x @ w.t(), gradient @ w, gradient.t() @ x),
+        "fp8, products": lambda: scaled(*before),
+        "fp8, casts": casts,
+        "fp8": lambda: scaled(*casts()),
+    }
+    repeats = turns.repeats_within(min(OF_PRODUCT, seconds()), turns.trial(ways))
+    repeats = repeats._replace(rounds=max(turns.LEAST_ROUNDS, repeats.rounds))
+    found = turns.quartiles([turns.take_turns(ways, repeats)])
     done = 6e-12 * case.tokens * case.inputs * case.outputs
     gains = {way: found["bf16"][1] / found[way][1] for way in ("fp8, products", "fp8")}
     yield {

@@ -16,6 +16,7 @@ from course.pages.published import curve, named, published
 from course.timing.fits import at_size, bus_bandwidth, errors, fitted, through_ends, two_lines
 from course.widgets import trace_stepper
 from minidist.parallel.sharding.partition import MIB
+from minidist.planner.hardware import ACCELERATORS, GIB
 from minidist.schedule.buckets import assign
 from tests.support.figures import texts
 
@@ -298,3 +299,72 @@ def test_gloo_is_slower_than_nccl_for_all_but_small_tensors() -> None:
     assert all((ratio[size] < 1) == (size <= 32) for size in ratio)
     assert ratio[256] > 100
     assert record["training"]["gloo_minutes"] > 1.5 * record["training"]["nccl_minutes"]
+
+
+# Machines, eight bits and Muon
+
+
+def test_machines_are_those_of_the_planner_and_every_fact_has_a_source() -> None:
+    record = published("machines")
+    machines = {row["machine"]: row for row in named(record["columns"], record["rows"])}
+    for name in ("H100 SXM", "H200 SXM", "B200 SXM"):
+        gpu, row = ACCELERATORS[name.split()[0]], machines[name]
+        assert gpu.flops == 1e12 * row["bf16"]
+        assert gpu.memory == row["GB"] * GIB, (
+            "which is at most a hundredth more than the driver has"
+        )
+        assert gpu.memory / GIB == pytest.approx(row["GiB"], rel=0.01)
+        assert (gpu.bandwidth, gpu.nvlink) == (1e12 * row["TB_per_s"], 1e9 * row["nvlink_GB_per_s"])
+        assert gpu.network == 1e9 * row["network_Gb_per_s"] / 8
+    found = {name for row in machines.values() for name in row["sources"]}
+    for table in ("types", "speedups", "four_bits", "muon_users"):
+        for row in named(record[f"{table}_columns"], record[table]):
+            found |= {*row.get("sources", [row.get("source")])}
+    used = {*found, "nemo", "moonlight", record["reached"][0][-1]}
+    assert used == {*record["sources"]}
+    for each in record["sources"].values():
+        assert each.keys() == {"link", "name", "licence", "date"}
+        assert each["link"].startswith("https://")
+    assert {*record["assumed"]} < {*machines}
+
+
+def test_a_rack_s_gpu_has_its_share_without_sparsity() -> None:
+    record = published("machines")
+    machines = {row["machine"]: row for row in named(record["columns"], record["rows"])}
+    rack, gpu = record["racks"]["GB200 NVL72"], machines["GB200 NVL72"]
+    assert gpu["nvlink_domain"] == rack["gpus"] == 72
+    for name in ("bf16", "fp8"):
+        assert gpu[name] == 1000 * rack[f"{name}_PFLOP_per_s_sparse"] / 2 / 72
+    assert gpu["GB"] == round(1000 * rack["TB"] / 72)
+    assert gpu["TB_per_s"] == rack["TB_per_s"] / 72
+    assert gpu["nvlink_GB_per_s"] == pytest.approx(
+        1000 * rack["nvlink_TB_per_s"] / 2 / 72, rel=0.01
+    )
+    node, gpu = record["racks"]["DGX B200"], machines["B200 SXM"]
+    assert gpu["fp8"] == 2 * gpu["bf16"] == 1000 * node["fp8_PFLOP_per_s_sparse"] / 2 / 8
+    assert (gpu["GB"], gpu["TB_per_s"]) == (node["GB"] / 8, node["TB_per_s"] / 8)
+    assert gpu["nvlink_GB_per_s"] == pytest.approx(1000 * node["nvlink_TB_per_s"] / 2 / 8)
+
+
+def test_speedups_and_bytes_of_eight_bits_follow_from_their_parts() -> None:
+    record = published("machines")
+    for row in named(record["speedups_columns"], record["speedups"]):
+        if row["bf16"]:
+            assert row["speedup"] == pytest.approx(row["fp8"] / row["bf16"], abs=6e-4)
+        assert 1 < np.max(row["speedup"]) <= 1.5
+    for row in named(record["four_bits_columns"], record["four_bits"]):
+        assert row["speedup"] == pytest.approx(row["nvfp4"] / row["mxfp8"], abs=6e-4)
+    for row in named(record["types_columns"], record["types"]):
+        assert row["bytes_per_parameter"] == sum(row["weights_grads_master_moments"])
+    ours, theirs = published("torchtitan")["rows"][1:3]
+    assert [ours[-2], theirs[-2]] == record["speedups"][0][4:6]
+    for row in named(record["runs_columns"], record["runs"]):
+        ranks = row["tensor"] * row["pipeline"] * row["context"]
+        assert row["gpus"] % ranks == row["batch"] * ranks % row["gpus"] == 0
+
+
+def test_muon_sends_at_most_a_quarter_more_than_adamw() -> None:
+    muon = published("machines")["muon"]
+    parts = (muon["sent_at_most_bytes_per_parameter"], muon["adamw_sent_bytes_per_parameter"])
+    most, adamw = (sum(part.values()) for part in parts)
+    assert most / adamw == muon["sent_beside_adamw"][1]
