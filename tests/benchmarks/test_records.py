@@ -5,6 +5,7 @@ A record is data, so nothing here depends on the clock: `make bench` makes it, o
 
 import json
 import re
+from collections import Counter
 from copy import deepcopy
 from datetime import date
 from pathlib import Path
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.__main__ import CASES
-from benchmarks.cases import small_job
+from benchmarks.cases import experts, small_job
 from benchmarks.promises import OF_RECORDS, broken
 from course.pages.recorded import RESULTS
 from minidist.planner import jobs
@@ -78,6 +79,27 @@ def test_a_layer_s_record_counts_its_operations_once() -> None:
         done = row["forward_tflops"] * forward * (3 + row["checkpointed"])
         assert row["tflops"] == pytest.approx(done / (forward + backward), rel=0.002)
         assert 0 < row["peak_bytes"] < 80 << 30
+
+
+def test_experts_recomputation_and_casts_are_recorded_without_a_gap() -> None:
+    rows = [row for row in RECORDS["gpu_experts"]["rows"] if row["section"] == "experts"]
+    assert all("ms" in row and "refused" not in row for row in rows)
+    counts = Counter(row["what"] for row in rows)
+    lengths = sum(len(case.lengths) for case in experts.plans() if isinstance(case, experts.Layer))
+    assert counts == {"group": 3 * 4 * 4 * 2 + 3 * 2 * 4, "layer": lengths, "matrix": 4}
+    kept = {
+        row["recomputed"]: row["kept_bytes"]
+        for row in rows
+        if row["what"] == "layer" and row["tokens"] == 8192 and row["sequences"] == 1
+        if row["compiled"]
+    }
+    assert sorted(kept, key=kept.__getitem__) == ["full", "every other", "selective", "none"]
+    assert kept["full"] == 2 * 8192 * 4096, "the output in bf16"
+    for row in rows:
+        if row["what"] == "matrix":  # what casts cost, a product's gain can lose
+            both = row["ms"]["fp8, products"][1] + row["ms"]["fp8, casts"][1]
+            assert row["ms"]["fp8"][1] == pytest.approx(both, rel=0.05)
+            assert row["times_as_fast"]["fp8"] < 1.2 < 1.6 < row["times_as_fast"]["fp8, products"]
 
 
 def test_pages_say_on_which_gpus_the_record_was_made() -> None:
