@@ -51,6 +51,7 @@ from minidist.parallel.full_model.full_model import (
 from minidist.parallel.full_model.meta_device import materialize
 from minidist.parallel.zero.optimizer import ZeroOptimizer
 from minidist.planner.planner import plan
+from minidist.planner.search import search
 from minidist.profiler.timeline import timeline
 
 __all__ = [
@@ -96,5 +97,6 @@ __all__ = [
     "reduce_scatter_tensor",
     "ring_shift",
     "scatter",
+    "search",
     "timeline",
 ]

@@ -7,8 +7,9 @@ import torch
 
 from course.pages.price import ask, step_of
 from course.timing.backward import WAYS, by_way
+from minidist.formulas.compute import rate
 from minidist.formulas.memory import bucket_bytes
-from minidist.formulas.step import rate, tokens_to_hide
+from minidist.formulas.step import tokens_to_hide
 from minidist.planner.hardware import H100
 from minidist.planner.jobs import SHAPES, SMALL
 from minidist.planner.sizes import Sizes

@@ -9,8 +9,9 @@ import torch
 
 from course.training.models import LlamaBlock
 from minidist.formulas import memory, models
+from minidist.formulas.compute import compute
 from minidist.formulas.inputs import TrainingStep
-from minidist.formulas.step import compute, gradients_ready
+from minidist.formulas.step import gradients_ready
 from minidist.memory.state import AUTOCAST, bytes_each
 from minidist.planner.hardware import H100
 from minidist.planner.jobs import LARGE, MEDIUM, SMALL

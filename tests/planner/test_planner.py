@@ -15,7 +15,9 @@ from torch import nn
 import minidist
 from minidist.formulas import links, memory, nccl
 from minidist.formulas import step as formulas
+from minidist.formulas.compute import compute
 from minidist.formulas.inputs import TrainingStep
+from minidist.formulas.links import into_nodes
 from minidist.memory.activations import saved
 from minidist.memory.predict import predict
 from minidist.memory.state import AUTOCAST, FP32, MIXED, DtypePolicy, Strategy, bytes_each
@@ -142,7 +144,7 @@ def test_a_module_that_would_be_counted_wrongly_is_refused() -> None:
 def step(
     sizes: Sizes, gpu: Accelerator, ranks: int, policy: DtypePolicy = FP32, **how: Any
 ) -> TrainingStep:
-    local, count = formulas.into_nodes(ranks, gpu)
+    local, count = into_nodes(ranks, gpu)
     return TrainingStep(sizes, gpu, bytes_each(policy), local, count, **how)
 
 
@@ -188,7 +190,7 @@ def test_on_links_that_nccl_does_not_know_a_collective_costs_what_the_schedules_
 
 def test_ranks_fill_nodes_evenly() -> None:
     splits = {(5, 8): (5, 1), (16, 8): (8, 2), (12, 8): (4, 3), (9, 8): (1, 9), (3, 1): (1, 3)}
-    found = {(n, full): formulas.into_nodes(n, H100._replace(per_node=full)) for n, full in splits}
+    found = {(n, full): into_nodes(n, H100._replace(per_node=full)) for n, full in splits}
     alike(found, splits)
 
 
@@ -413,7 +415,7 @@ def test_causal_attention_counts_half_and_runs_at_a_rate_of_its_own() -> None:
     slow = H100._replace(attention=0.25)
     rate = slow.flops * slow.utilization * width / (width + slow.half_width)
     forward = context * (2 * multiplied + 4 * attention) / rate
-    assert formulas.compute(step(SEVEN, slow, 1)) == pytest.approx([forward, 2 * forward, 0])
+    assert compute(step(SEVEN, slow, 1)) == pytest.approx([forward, 2 * forward, 0])
 
 
 def test_the_slowest_resource_binds() -> None:
@@ -440,7 +442,7 @@ def test_the_optimizer_reads_and_writes_28_bytes_a_parameter_and_its_share_of_th
 def test_a_gpu_computes_while_it_reads_and_writes() -> None:
     gpu = H100._replace(bandwidth=1e10)
     one = step(SMALL, gpu, 1)
-    computes, moves = formulas.compute(one), formulas.memory_traffic(one, "single")
+    computes, moves = compute(one), formulas.memory_traffic(one, "single")
     assert all(pair > (0, 0) for pair in zip(computes[:2], moves[:2], strict=True))
     longer = sum(max(pair) for pair in zip(computes, moves, strict=True))
     assert formulas.forecast(one, "single")["sequential"] == pytest.approx(longer)

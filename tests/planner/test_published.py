@@ -28,7 +28,7 @@ from course.pages.predicted import Run, peaks, small_gpts, summary, throughput, 
 from course.pages.published import curve, published
 from course.timing.fits import fitted, two_lines
 from minidist.formulas import nccl
-from minidist.formulas import step as formulas
+from minidist.formulas.links import into_nodes
 from minidist.memory.state import MIXED
 from minidist.planner.hardware import A100, B200, H100, H200
 from minidist.planner.jobs import LARGE, MEDIUM, SMALL
@@ -198,7 +198,7 @@ def measured(name: str, part: slice = slice(None)) -> AllReduceTimes:
 
 def all_reduce(name: str, nbytes: float) -> float:
     """Seconds of one at line rate."""
-    local, nodes = formulas.into_nodes(curve(name)["ranks"], H100)
+    local, nodes = into_nodes(curve(name)["ranks"], H100)
     return nccl.seconds("all_reduce", nbytes, nodes, local, RATES[name])
 
 

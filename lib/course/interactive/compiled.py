@@ -22,6 +22,8 @@ MODULES = (  # each imports from those before it
     "minidist.formulas.nccl",
     "minidist.formulas.models",
     "minidist.formulas.links",
+    "minidist.formulas.compute",
+    "minidist.formulas.inside",
     "minidist.formulas.memory",
     "minidist.formulas.step",
     "minidist.formulas.refusals",

@@ -9,16 +9,10 @@ import math
 
 from course.timing.backward import WAYS, backward, by_way
 from minidist.formulas.inputs import TrainingStep
+from minidist.formulas.inside import tensor_parallel
+from minidist.formulas.links import into_nodes
 from minidist.formulas.models import gpt, llama, part, tensors
-from minidist.formulas.step import (
-    forecast,
-    into_nodes,
-    names_of,
-    phases,
-    tensor_parallel,
-    traffic,
-    works,
-)
+from minidist.formulas.step import forecast, names_of, phases, traffic, works
 from minidist.schedule.lanes import busy, end, spans
 from minidist.schedule.steps import COMPUTE, NETWORK
 

@@ -1,8 +1,9 @@
 """The cheat sheet: how many tokens hide the small job's communication, by three tariffs."""
 
 from course.pages.price import ask, step_of
+from minidist.formulas.compute import rate
 from minidist.formulas.memory import bucket_bytes
-from minidist.formulas.step import rate, tokens_to_hide
+from minidist.formulas.step import tokens_to_hide
 from minidist.planner.hardware import H100
 from minidist.planner.jobs import SMALL
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from course.pages.published import curve
-from minidist.formulas import links, refusals
+from minidist.formulas import compute, inside, links, refusals
 from minidist.formulas import step as formulas
 from minidist.formulas.inputs import TrainingStep
 from minidist.memory.state import AUTOCAST, MIXED, DtypePolicy, bytes_each
@@ -112,7 +112,7 @@ def step_of(
         raise ValueError(f"{unknown}: expected none but the options that `ask` names")
     if tariff == "published" and split.ranks > 1:
         raise ValueError("tariff: expected 'line rate' for a split model, got 'published'")
-    local, nodes = formulas.into_nodes(gpus, gpu, split.tensor, split.pipeline)
+    local, nodes = links.into_nodes(gpus, gpu, split.tensor, split.pipeline)
     return TrainingStep(
         split.part(sizes), gpu, each, local, nodes, tokens // sequence,
         curve=curve_of(gpus) if tariff == "published" else (), limit=ROOM * gpu.memory,
@@ -157,10 +157,10 @@ def _answer(what: str, step: TrainingStep, strategy: str, nbytes: float | None, 
     held: dict[str, float] = forecast.pop("memory")
     if what == "state":
         return held["weights"] + held["gradients"] + held["optimizer"]
-    found: dict[str, float] = held | formulas.compute_parts(step) | forecast
+    found: dict[str, float] = held | compute.compute_parts(step) | forecast
     del found["fits"]
-    found |= {"step": found["overlapped"], "tensor": formulas.tensor_parallel(step)}
-    found["mfu"] = formulas.mfu(step, found["step"])
+    found |= {"step": found["overlapped"], "tensor": inside.tensor_parallel(step)}
+    found["mfu"] = compute.mfu(step, found["step"])
     if what not in found:
         known = ", ".join([*alone, *links.HALVES, "all_to_all", "send", *REDUCERS, "state", *found])
         raise ValueError(f"what: expected one of {known}, got {what!r}")

@@ -7,8 +7,10 @@ from typing import Any
 
 from course.pages.price import ask, note, step_of
 from minidist.formulas import muon, nccl
+from minidist.formulas.compute import rate
+from minidist.formulas.links import into_nodes
 from minidist.formulas.memory import memory
-from minidist.formulas.step import into_nodes, rate, tokens_to_hide, units
+from minidist.formulas.step import tokens_to_hide, units
 from minidist.formulas.step import works as works_of
 from minidist.planner.hardware import ETHERNET_100, H100, Accelerator
 from minidist.planner.jobs import MEDIUM, matrices

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Each(NamedTuple):
@@ -41,6 +41,11 @@ class Shape(NamedTuple):
     block: Sequence[int] = (1, 1, 1)  #: of each parameter of a block, in its order
     after: Sequence[int] = ()  #: of each parameter after them
     uneven: float = 1.0  #: compute of the slowest rank, of a pipeline, over the average of all
+    activations_selective: float = 0.0  #: if each block keeps what matrices and attention made
+    stream_selective: float = 0.0  #: the same of `stream`
+    keys: float = 0.0  #: numbers of the keys and values of all blocks
+    routed: float = 0.0  #: numbers that go to experts, in all blocks, and come back
+    experts: int = 0  #: of the parameters, those of experts among which a router chooses
 
 
 class Gpu(NamedTuple):
@@ -82,6 +87,11 @@ class TrainingStep:
         micro_batches: of a step.
         interleaved: stages of each rank of a pipeline.
         limit: bytes that may be used of each GPU.
+        order: of a pipeline's work: "1f1b", "zero_bubble" or "dualpipe".
+        context: ranks that split each sequence; they are among those that share the state.
+        expert: ranks that split the experts, among the same.
+        accumulated: micro-batches that follow each other without a pipeline, each of `batch`.
+        selective: whether these keep what their matrices and attention made, and compute the rest.
     """
 
     sizes: Shape
@@ -100,8 +110,42 @@ class TrainingStep:
     micro_batches: int = 1
     interleaved: int = 1
     limit: float = 0.0
+    order: str = "1f1b"
+    context: int = 1
+    expert: int = 1
+    accumulated: int = 1
+    selective: bool = False
 
     @property
     def ranks(self) -> int:
         """All ranks that share the batch."""
         return self.local * self.nodes
+
+
+class Grid(NamedTuple):
+    """A way to place the training of a model on ranks, and to order a step's work on them."""
+
+    strategy: str  #: of the replicas, as `formulas.step.SENDS` has them
+    data: int  #: replicas, each with its own samples
+    tensor: int = 1  #: ranks that split each layer
+    pipeline: int = 1  #: ranks that split the blocks
+    context: int = 1  #: ranks that split each sequence
+    expert: int = 1  #: ranks that split the experts; they are among data and context
+    batch: int = 1  #: samples of a micro-batch
+    interleaved: int = 1  #: stages of each rank of a pipeline
+    order: str = "1f1b"  #: of a pipeline's work; or "zero_bubble", "dualpipe"
+    recompute: str = "none"  #: or "selective", or "full"
+
+
+class Question(NamedTuple):
+    """What a search is about."""
+
+    sizes: Any  #: a `Shape`
+    gpu: Gpu
+    each: Each
+    ranks: int
+    samples: int  #: of a step, of all ranks together
+    limit: float  #: bytes that may be used of each GPU
+    fused_loss: bool = False
+    orders: Sequence[str] = ("1f1b", "zero_bubble", "dualpipe")  #: that a pipeline may have
+    contexts: int = 64  #: ranks that may split a sequence

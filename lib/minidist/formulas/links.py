@@ -87,3 +87,19 @@ def measured(curve: Sequence[tuple[float, float]], size: float) -> float:
             share = math.log(size / low[0]) / math.log(high[0] / low[0])
             return math.exp(math.log(low[1]) + share * math.log(high[1] / low[1]))
     return high[1] * size / high[0]
+
+
+def into_nodes(ranks: int, gpu: Gpu, tensor: int = 1, pipeline: int = 1) -> tuple[int, int]:
+    """Replicas of a model in a node, and nodes, if each replica is split among ranks.
+
+    A node that is not full breaks the rings of a hierarchy. Then smaller groups, of which every
+    node has a whole number, count as nodes.
+    """
+    full = max(1, gpu.per_node // tensor)
+    replicas = ranks // (tensor * pipeline)
+    local = replicas
+    if replicas > full:
+        local, rest = full, replicas
+        while rest > 0:
+            local, rest = rest, local - local // rest * rest
+    return local, replicas // local

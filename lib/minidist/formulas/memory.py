@@ -6,7 +6,8 @@ number and its gradient, in the compute dtype. Autocast keeps a copy of the weig
 dtype until backward has used it, and what norms read in fp32; FSDP gathers the weights in the
 compute dtype, and computes in nothing else. Backward ends with all gradients. Then AdamW updates
 all parameters at a time (`foreach`), with a temporary as large as one of its moments. DDP's buckets
-are there all the time, beside the gradients or as their memory.
+are there all the time, beside the gradients or as their memory. With several micro-batches the
+gradients of those before are there, too, when a backward begins.
 """
 
 from __future__ import annotations
@@ -23,18 +24,20 @@ MIB = 1048576
 STAGES = {"single": 0, "ddp": 0, "zero1": 1, "zero2": 2, "fsdp_kept": 3, "fsdp": 3, "hsdp": 3}
 
 
-def state(parameters: int, each: Each, ranks: int, stage: int) -> dict[str, int]:
+def state(parameters: int, each: Each, ranks: int, stage: int, others: int = 0) -> dict[str, int]:
     """Bytes on a rank of the state that lives from step to step, and their `total`.
 
     `each`: bytes of one parameter's weights, gradients, master weights and moments. Stage 1 shards
     what only the optimizer uses, 2 the gradients too, 3 the weights too: Rajbhandari et al. (2020),
-    "ZeRO", section 3.1. A part that the ranks do not divide is rounded up.
+    "ZeRO", section 3.1. A part that the ranks do not divide is rounded up. `others`: parameters of
+    experts that other ranks have; the ranks share what is sharded of these too.
     """
     over = [1 if stage < first else ranks for first in (3, 2, 1)]
-    weights = -(-parameters * each.weights // over[0])
-    gradients = -(-parameters * each.gradients // over[1])
-    master = -(-parameters * each.master // over[2])
-    moments = -(-parameters * each.moments // over[2])
+    count = [parameters + (others if stage >= first else 0) for first in (3, 2, 1)]
+    weights = -(-count[0] * each.weights // over[0])
+    gradients = -(-count[1] * each.gradients // over[1])
+    master = -(-count[2] * each.master // over[2])
+    moments = -(-count[2] * each.moments // over[2])
     return {
         "weights": weights,
         "gradients": gradients,
@@ -54,7 +57,8 @@ def memory(step: TrainingStep, strategy: str) -> dict[str, float]:
     sizes, each, stage = step.sizes, step.each, STAGES[strategy]
     count, unit = sizes.parameters, sizes.largest_unit
     over = shards(step, strategy)
-    own = state(count, each, over, stage)
+    others = sizes.experts * (step.expert - 1)
+    own = state(count, each, over, stage, others)
     begins, ends, buckets_held = 0.0, 0.0, 0
     if each.compute < each.weights:
         begins = each.compute * count
@@ -76,8 +80,14 @@ def memory(step: TrainingStep, strategy: str) -> dict[str, float]:
             begins = each.compute * (count + rest + unit)
             ends -= neighbors * unit * each.compute
         ends = max(ends, each.compute * rest + each.gradients * (rest + unit))
+    if step.micro_batches * step.accumulated > 1:  # gradients of the micro-batches before
+        if strategy == "fsdp_kept" and step.pipeline > 1:  # unsharded, until the last has come
+            begins += each.gradients * count
+            ends += each.gradients * count
+        elif strategy != "ddp" or not step.views:
+            begins += own["gradients"]
     activations = step.batch * sample_activations(step, stage)
-    update = each.update * count / (over if stage > 0 else 1)
+    update = each.update * ((count + others) / over if stage > 0 else count)
     optimizer = own["master"] + own["moments"]
     always = own["weights"] + optimizer + buckets_held
     return {
@@ -102,8 +112,11 @@ def shards(step: TrainingStep, strategy: str) -> int:
 def sample_activations(step: TrainingStep, stage: int) -> float:
     """Bytes that forward keeps of a sample, with the loss: see [Note: memory]."""
     sizes, again, used = step.sizes, step.checkpointing, step.each.compute
-    kept = (1 - again) * sizes.activations + again * sizes.activations_checkpointed
-    stream = (1 - again) * sizes.stream + again * sizes.stream_checkpointed
+    less, narrower = sizes.activations_checkpointed, sizes.stream_checkpointed
+    if step.selective:
+        less, narrower = sizes.activations_selective, sizes.stream_selective
+    kept = (1 - again) * sizes.activations + again * less
+    stream = (1 - again) * sizes.stream + again * narrower
     wider = 0 if stage == 3 else max(0, step.each.weights - used)
     output = 2 * used if step.fused_loss else used + 8
     return used * kept + wider * stream + output * sizes.outputs

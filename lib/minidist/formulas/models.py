@@ -28,7 +28,9 @@ def gpt(layers: int, width: int, vocabulary: int, context: int) -> dict[str, Any
     block += [width, width, 4 * square, 4 * width, 4 * square, width]
     inner = 15 * width  # numbers of a token that a block keeps, beside its input
     before, after = [vocabulary * width, context * width], [width, width]
-    return _sizes(layers, width, vocabulary, context, before, block, after, inner, 24 * square, 2)
+    made = 9 * width  # of that, what matrices and attention made
+    found = _sizes(layers, width, vocabulary, context, before, block, after, inner, 24 * square, 2)
+    return _selective(found, made, 2 * width)
 
 
 def llama(
@@ -55,7 +57,44 @@ def llama(
     after = [width] if tied else [width, vocabulary * width]
     products = 4 * width * (width + shared) + 6 * up
     before = [vocabulary * width]
-    return _sizes(layers, width, vocabulary, context, before, block, after, inner, products, 5)
+    found = _sizes(layers, width, vocabulary, context, before, block, after, inner, products, 5)
+    return _selective(found, 3 * width + 2 * shared + 2 * hidden, 2 * shared)
+
+
+def mixture(
+    layers: int,
+    width: int,
+    hidden: int,
+    heads: int,
+    kv_heads: int,
+    vocabulary: int,
+    context: int,
+    experts: int,
+    active: int,
+    beside: int = 0,
+) -> dict[str, Any]:
+    """Fields of `Sizes` for a Llama in which experts take the place of the feed-forward half.
+
+    Each token goes to `active` of them, each `hidden` wide, and to what lies `beside` them: so wide
+    is a shared expert. Of a token a block also keeps what was sent to experts, and came back.
+    """
+    reads = active * hidden + beside
+    found = llama(layers, width, reads, heads, kv_heads, vocabulary, context, False)
+    own = 3 * width * hidden
+    more = experts * own - 3 * width * active * hidden + width * experts  # and the router
+    sent = active * width
+    rest = list(found["block"][:4]) + list(found["block"][7:]) + [width * experts]
+    rest += [3 * width * beside] if beside > 0 else []
+    found["block"] = rest + [own for _ in range(experts)]
+    found["parameters"] += layers * more
+    found["largest_unit"] += more
+    found["experts"] = layers * experts * own
+    found["routed"] = context * layers * sent
+    found["operations"] += context * layers * 2 * width * experts
+    for name in ("activations", "activations_selective"):
+        found[name] += context * layers * 2 * sent
+    found["activations_checkpointed"] += context * 2 * sent
+    return found
 
 
 def _sizes(
@@ -95,21 +134,45 @@ def _sizes(
         "block": block,
         "after": after,
         "uneven": 1.0,
+        "experts": 0,
+        "routed": 0.0,
     }
 
 
+def _selective(found: dict[str, Any], made: int, keys: int) -> dict[str, Any]:
+    """Add what is kept if each block keeps its input and what matrices and attention `made`."""
+    tokens, layers = found["tokens"], found["units"]
+    more = tokens * layers * made
+    found["activations_selective"] = tokens * (layers + 2) * found["width"] + more
+    found["stream_selective"] = tokens * (layers + 1) * found["width"]
+    found["keys"] = tokens * layers * keys
+    return found
+
+
 def part(
-    sizes: Shape, tensor: int, pipeline: int, micro_batches: int, interleaved: int
+    sizes: Shape,
+    tensor: int,
+    pipeline: int,
+    micro_batches: int,
+    interleaved: int,
+    order: str = "1f1b",
+    context: int = 1,
+    expert: int = 1,
 ) -> dict[str, Any]:
-    """Fields of `Sizes` of the largest part of a model split by width and by depth.
+    """Fields of `Sizes` of the largest part of a model that is split, each way.
 
     Its activations are an average over the micro-batches: see [Note: split] in `planner.split`.
+    Of a sequence that is split, `tokens` are a rank's, and so is all that is per sample.
     """
-    each = 1 / tensor / micro_batches
+    each = 1 / tensor / micro_batches / context
+    whole = tensor * pipeline * context
     blocks, uneven = fullest(sizes, pipeline)
-    kept: float = held(pipeline, micro_batches, interleaved) * blocks / sizes.units
+    kept: float = held(pipeline, micro_batches, interleaved, order) * blocks / sizes.units
     ends = max(sum(sizes.before), sum(sizes.after)) if pipeline > 1 else 0
-    most = max(sizes.parameters / pipeline, blocks * sizes.largest_unit, ends)
+    elsewhere = sizes.experts * (1 - 1 / expert)  # parameters of other ranks' experts
+    unit = sizes.largest_unit - elsewhere / sizes.units
+    gone = round(elsewhere / sizes.units / sizes.block[len(sizes.block) - 1])  # each a tensor
+    most = max((sizes.parameters - elsewhere) / pipeline, blocks * unit, ends)
     entries = sizes.tokens * sizes.width * sizes.units  # kept by checkpoints, of all blocks
 
     def checkpointed(number: float) -> float:
@@ -119,21 +182,26 @@ def part(
     return {
         "parameters": math.ceil(most / tensor),
         "units": blocks,
-        "largest_unit": sizes.largest_unit // tensor,
-        "operations": sizes.operations / (tensor * pipeline),
+        "largest_unit": math.floor(unit / tensor),
+        "operations": sizes.operations / whole,
         "activations": sizes.activations * kept * each,
         "activations_checkpointed": checkpointed(sizes.activations_checkpointed),
         "outputs": sizes.outputs * each,
         "width": sizes.width // tensor,
-        "tokens": sizes.tokens,
+        "tokens": sizes.tokens // context,
         "stream": sizes.stream * kept * each,
         "stream_checkpointed": checkpointed(sizes.stream_checkpointed),
-        "attention": sizes.attention / (tensor * pipeline),
-        "head": sizes.head / (tensor * pipeline),
+        "attention": sizes.attention / whole,
+        "head": sizes.head / whole,
         "before": sizes.before,
-        "block": sizes.block,
+        "block": sizes.block[: len(sizes.block) - gone],
         "after": sizes.after,
         "uneven": uneven,
+        "activations_selective": sizes.activations_selective * kept * each,
+        "stream_selective": sizes.stream_selective * kept * each,
+        "keys": sizes.keys * blocks / sizes.units / tensor / context,
+        "routed": sizes.routed * blocks / sizes.units / tensor / context,
+        "experts": math.floor(sizes.experts * blocks / sizes.units / tensor / expert),
     }
 
 
@@ -153,15 +221,38 @@ def fullest(sizes: Shape, pipeline: int) -> list[Any]:
     return [blocks, slowest * pipeline / (sizes.units + head)]
 
 
-def held(pipeline: int, micro_batches: int, interleaved: int) -> float:
-    """Micro-batches whose activations the first rank holds at a time, of its own blocks."""
+def held(pipeline: int, micro_batches: int, interleaved: int, order: str = "1f1b") -> float:
+    """Micro-batches whose activations the fullest rank holds at a time, of its own blocks."""
+    if order == "dualpipe" and pipeline > 1:
+        return min(micro_batches, pipeline + 0.5)
     warm_up = pipeline - 1 if interleaved > 1 else 0
     return min(micro_batches, (pipeline * interleaved + warm_up) / interleaved)
 
 
-def bubble(pipeline: int, micro_batches: int, interleaved: int) -> float:
-    """A rank's waiting, as a share of the time in which it computes."""
-    return (pipeline - 1) / (micro_batches * interleaved)
+def bubble(pipeline: int, micro_batches: int, interleaved: int, order: str = "1f1b") -> float:
+    """A rank's waiting, as a share of the time in which it computes.
+
+    Zero bubble (ZB-H1) and DualPipe fill two thirds of it, as weights' gradients can wait.
+    """
+    fills = 1 if order == "1f1b" else 3
+    return (pipeline - 1) / (micro_batches * interleaved * fills)
+
+
+def hops(pipeline: int, micro_batches: int, interleaved: int, order: str = "1f1b") -> float:
+    """Messages between ranks of a pipeline for which a step waits, one after the other.
+
+    Under 1F1B each round of as many micro-batches as ranks goes there and back while nobody has
+    other work; stages that are interleaved, and gradients of weights that can wait, leave only the
+    ways in and out. As `minidist.schedule.pipeline.replay` finds them, if a message is short.
+    """
+    there_and_back = 2 * (pipeline - 1)
+    if pipeline == 1:
+        return 0.0
+    if interleaved > 1:
+        return 2 * (pipeline * interleaved - 1)
+    if order != "1f1b":
+        return 2 * there_and_back
+    return max(there_and_back, there_and_back * micro_batches / pipeline + 2 * (pipeline - 2))
 
 
 def root(sizes: Shape) -> int:

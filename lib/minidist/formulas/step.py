@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import math
 
-from minidist.formulas.links import HALVES, collective, collectives, priced
+from minidist.formulas.compute import again, compute, head_shares
+from minidist.formulas.inside import borders, sent_inside, tensor_calls, within
+from minidist.formulas.links import HALVES, collective, collectives
 from minidist.formulas.memory import STAGES, bucket_bytes, buckets, memory, shards
-from minidist.formulas.models import bubble, effort, ready, root
+from minidist.formulas.models import bubble, ready, root
 from minidist.schedule.lanes import Work, end, spans
 from minidist.schedule.steps import COMPUTE, NETWORK, Unit, bucketed, sharded
 
@@ -18,7 +20,7 @@ TYPE_CHECKING = False  # as `typing` has it, which a page has not
 if TYPE_CHECKING:
     from typing import Any
 
-    from minidist.formulas.inputs import Gpu, TrainingStep
+    from minidist.formulas.inputs import TrainingStep
     from minidist.schedule import lanes, steps
 
 
@@ -47,54 +49,6 @@ SENDS: dict[str, list[list[list[str]]]] = {
 }
 
 
-# ---- compute ----
-
-
-def rate(gpu: Gpu, width: float) -> float:
-    """FLOPs per second of the matrices of such a width, while nothing waits for the network."""
-    return gpu.flops * gpu.utilization * width / (width + gpu.half_width)
-
-
-def compute(step: TrainingStep) -> list[float]:
-    """Seconds of forward, of backward, and of the update, which computes next to nothing."""
-    blocks, head = passes(step)
-    return [blocks + head, (2 + step.checkpointing) * blocks + 2 * head, 0.0]
-
-
-def passes(step: TrainingStep) -> list[float]:
-    """Seconds of forward through the blocks, which may be computed again, and the head.
-
-    In a pipeline, those of the slowest rank; the head counts there as if all ranks shared it.
-    """
-    sizes = step.sizes
-    speed = rate(step.gpu, sizes.width * step.tensor) / sizes.uneven
-    blocks = effort(sizes, step.gpu.attention) - sizes.head
-    return [step.batch * blocks / speed, step.batch * sizes.head / speed]
-
-
-def compute_parts(step: TrainingStep) -> dict[str, float]:
-    """Seconds of forward and backward in the blocks' matrices, in attention and in the head."""
-    blocks, head = passes(step)
-    speed = step.gpu.attention * rate(step.gpu, step.sizes.width * step.tensor)
-    attention = step.batch * step.sizes.attention * step.sizes.uneven / speed
-    again = 3 + step.checkpointing
-    return {
-        "matrices": again * (blocks - attention),
-        "attention": again * attention,
-        "head": 3 * head,
-    }
-
-
-def mfu(step: TrainingStep, seconds: float) -> float:
-    """Model FLOPs utilization of a step of so many `seconds`, as others publish it.
-
-    It counts attention in full, though half of it is masked, and recomputation not at all:
-    Chowdhery et al. (2022), "PaLM", appendix B.
-    """
-    needed = 3 * step.batch * (step.sizes.operations + step.sizes.attention)
-    return needed / seconds / step.gpu.flops
-
-
 def memory_traffic(step: TrainingStep, strategy: str) -> list[float]:
     """Seconds of reading weights, writing gradients, and the optimizer's reads and writes.
 
@@ -108,10 +62,10 @@ def memory_traffic(step: TrainingStep, strategy: str) -> list[float]:
     moved = count * (each.gradients + 2 * each.moments + updated)
     mine = shards(step, strategy) if stage > 0 else 1
     weights, gradients = weights * step.micro_batches, gradients * step.micro_batches
-    again = 1 + step.checkpointing
+    passed = 1 + again(step)
     return [
         weights / step.gpu.bandwidth,
-        (again * weights + gradients) / step.gpu.bandwidth,
+        (passed * weights + gradients) / step.gpu.bandwidth,
         moved / mine / step.gpu.bandwidth,
     ]
 
@@ -120,12 +74,6 @@ def phases(step: TrainingStep, strategy: str) -> list[float]:
     """Seconds of forward, backward and update alone: a GPU computes while it reads and writes."""
     computes, moves = compute(step), memory_traffic(step, strategy)
     return [max(computes[phase], moves[phase]) for phase in range(3)]
-
-
-def head_shares(step: TrainingStep) -> list[float]:
-    """Shares of forward and of backward that the head takes."""
-    computes, head = compute(step), passes(step)[1]
-    return [head / computes[0], 2 * head / computes[1]]
 
 
 def gradients_ready(step: TrainingStep, strategy: str) -> list[float]:
@@ -148,8 +96,8 @@ def nbytes(step: TrainingStep, strategy: str, what: str) -> float:
 def traffic(step: TrainingStep, strategy: str) -> dict[str, float]:
     """Bytes that a rank sends in each dimension, and in how many `messages` if rings carry them.
 
-    `data`: to other replicas. `tensor`: an all-gather or a reduce-scatter of activations before and
-    after each half of a layer. `pipeline`: each stage's activations, and their gradients.
+    `data`: to other replicas. `pipeline`: each stage's activations, and their gradients. Of a
+    step's first micro-batch, if they follow each other; the others as `sent_inside` says.
     """
     pieces = len(buckets(step, strategy))
     if STAGES[strategy] == 3:
@@ -162,36 +110,16 @@ def traffic(step: TrainingStep, strategy: str) -> dict[str, float]:
             size = nbytes(step, strategy, what) / (step.local if over == "nodes" else 1)
             sent += HALVES[name] * size * (ranks - 1) / ranks
             messages += HALVES[name] * pieces * (ranks - 1)
-    calls, call = tensor_calls(step)
-    messages += calls * (step.tensor - 1)
+    messages += tensor_calls(step)[0] * (step.tensor - 1)
     borders = 0  # that a rank's stages send over, those of the busiest rank; of two each is an end
     if step.pipeline > 1:
         borders = 2 * step.interleaved - (1 if step.pipeline == 2 else 0)
     numbers = borders * step.batch * step.sizes.tokens * step.sizes.width
     messages += borders * step.micro_batches
-    return {
-        "data": sent,
-        "tensor": calls * call * (step.tensor - 1) / step.tensor,
-        "pipeline": numbers * step.each.compute,
-        "messages": messages,
-    }
-
-
-def tensor_calls(step: TrainingStep) -> list[float]:
-    """Collectives of tensor parallelism in a step, and the bytes of each."""
-    if step.tensor == 1:
-        return [0, 0.0]
-    sizes = step.sizes
-    calls = round(4 * (2 + step.checkpointing) * sizes.units * step.micro_batches)
-    tokens = step.batch / step.micro_batches * sizes.tokens
-    return [calls, tokens * sizes.width * step.tensor * step.each.compute]
-
-
-def tensor_parallel(step: TrainingStep) -> float:
-    """Seconds of tensor parallelism's collectives, which nothing hides."""
-    calls, size = tensor_calls(step)
-    local, nodes = into_nodes(step.tensor, step.gpu)
-    return calls * priced("all_gather", size, nodes, local, step.gpu)
+    found = sent_inside(step)
+    found["data"], found["messages"] = sent, messages
+    found["pipeline"] = numbers * step.each.compute
+    return found
 
 
 # ---- a step ----
@@ -275,28 +203,34 @@ def forecast(step: TrainingStep, strategy: str) -> dict[str, Any]:
     is a micro-batch that fits `step.limit`.
     """
     alone, parts = sum(phases(step, strategy)), works(step, strategy)
-    within = tensor_parallel(step)
-    communication, ran = within, spans(parts)
+    inside, between, ran = within(step), 0.0, spans(parts)
     for work in parts:
-        communication += work.takes if work.lane != COMPUTE else 0.0
-    computing = alone - phases(step, strategy)[2]
-    waits = bubble(step.pipeline, step.micro_batches, step.interleaved) * (computing + within)
-    overlapped = end(ran) + within + waits
+        between += work.takes if work.lane != COMPUTE else 0.0
+    update = phases(step, strategy)[2]
+    waits = bubble(step.pipeline, step.micro_batches, step.interleaved, step.order)
+    waits = waits * (alone - update + inside) + borders(step)
+    overlapped = end(ran) + inside + waits
     moved, held_now = traffic(step, strategy), memory(step, strategy)
+    before = step.accumulated - 1  # micro-batches that only add to the gradients
+    each = end(ran) - update if STAGES[strategy] > 1 else alone - update
+    overlapped += before * (each + inside)
+    alone += before * (alone - update)
+    communication = (before + 1) * inside
+    communication += between * (before + 1 if STAGES[strategy] > 1 else 1)
     free = step.limit - held_now["always"]
     one = held_now["activations"] / (step.batch / step.micro_batches)
     finish = held_now["gradients"] + max(held_now["ends"], held_now["update"])
     room = math.floor((free - held_now["begins"]) / one) if finish <= free else 0
     ranks = 1 if strategy == "single" else step.local * step.nodes
-    tokens = ranks * step.batch * step.sizes.tokens
+    tokens = ranks * step.batch * step.accumulated * step.sizes.tokens
     return {
         "memory": held_now,
         "peak": held_now["peak"],
         "fits": held_now["peak"] <= step.limit,
         "largest_batch": max(0, room),
-        "sent": moved["data"] + moved["tensor"] + moved["pipeline"],
+        "sent": sum([moved[name] for name in moved if name != "messages"]),
         "messages": round(moved["messages"]),
-        "compute": sum(compute(step)),
+        "compute": step.accumulated * sum(compute(step)),
         "memory_traffic": sum(memory_traffic(step, strategy)),
         "communication": communication,
         "bubble": waits,
@@ -344,30 +278,14 @@ def tokens_to_hide(
     return sent / work * speed / bandwidth + latency * speed / (work * piece)
 
 
-def into_nodes(ranks: int, gpu: Gpu, tensor: int = 1, pipeline: int = 1) -> tuple[int, int]:
-    """Replicas of a model in a node, and nodes, if each replica is split among ranks.
-
-    A node that is not full breaks the rings of a hierarchy. Then smaller groups, of which every
-    node has a whole number, count as nodes.
-    """
-    full = max(1, gpu.per_node // tensor)
-    replicas = ranks // (tensor * pipeline)
-    local = replicas
-    if replicas > full:
-        local, rest = full, replicas
-        while rest > 0:
-            local, rest = rest, local - local // rest * rest
-    return local, replicas // local
-
-
 def names_of(step: TrainingStep) -> list[str]:
     """Strategies that a place allows: hybrid sharding wants several full nodes.
 
     Those that gather weights for each micro-batch are left out of a pipeline.
     """
-    names = ["single", "ddp", "zero1", "zero2"]
+    names = ["single", "ddp", "zero1", "zero2", "fsdp_kept"]
     if step.pipeline == 1:
-        names += ["fsdp_kept", "fsdp"]
+        names.append("fsdp")
         full = max(1, step.gpu.per_node // step.tensor)
         if step.nodes > 1 and step.local == full and step.local > 1:
             names.append("hsdp")

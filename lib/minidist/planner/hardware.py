@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minidist.formulas import step
+from minidist.formulas import compute
 from minidist.formulas.inputs import Gpu
 
 GIB = 2**30  # memory is sold in these: "80 GB" are 80 GiB, or 85.9e9 bytes
@@ -23,7 +23,7 @@ class Accelerator(Gpu):
 
     def rate(self, width: int) -> float:
         """FLOPs per second in a model of this width, while nothing waits for the network."""
-        return step.rate(self, width)
+        return compute.rate(self, width)
 
     @property
     def node_network(self) -> float:

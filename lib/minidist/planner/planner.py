@@ -11,7 +11,7 @@ from textwrap import fill
 
 from torch import Tensor, nn
 
-from minidist.formulas import nccl
+from minidist.formulas import links, nccl
 from minidist.formulas import step as formulas
 from minidist.formulas.inputs import TrainingStep
 from minidist.formulas.memory import memory
@@ -75,8 +75,8 @@ class Plan:
         ]
         for name, each in self.forecasts.items():
             lines.append(
-                f"{name:9}{_bytes(each.peak):>9}{'yes' if each.fits else 'no':>6}"
-                f"{each.largest_batch:>7,}{_bytes(each.sent):>10}{_seconds(each.overlapped):>10}"
+                f"{name:9}{in_bytes(each.peak):>9}{'yes' if each.fits else 'no':>6}"
+                f"{each.largest_batch:>7,}{in_bytes(each.sent):>10}{in_seconds(each.overlapped):>10}"
                 f"{each.tokens_per_second:>12,.0f}  {each.binds}"
             )
         return "\n".join([*lines, *(fill(each, WIDTH) for each in self.reasons)])
@@ -135,21 +135,15 @@ def plan(
     if not isinstance(policy, DtypePolicy):
         raise ValueError(f"policy: expected a DtypePolicy, such as MIXED, got {policy!r}")
     each = bytes_each(policy, optimizer, foreach)  # raises if the optimizer is unknown
-    gpu = _accelerator(hardware)
-    if isinstance(model, nn.Module):
-        if sample is None:
-            raise ValueError("sample: expected an input of the module, got None")
-        model = Sizes.of(model, sample)
-    elif not isinstance(model, Sizes):
-        raise ValueError(f"model: expected an nn.Module or Sizes, got {type(model).__name__}")
-    check_sizes(model)
+    gpu = accelerator(hardware)
+    model = sizes_of(model, sample)
     above_zero("bucket_cap_mb", bucket_cap_mb)
     if amount("checkpointing", checkpointing + 0) > 1:  # True + 0 is 1
         raise ValueError(f"checkpointing: expected a share from 0 to 1, got {checkpointing!r}")
     split = Split(tensor, pipeline, micro_batches, interleaved)
     check_split(split, model, ranks)
     step = TrainingStep(
-        split.part(model), gpu, each, *formulas.into_nodes(ranks, gpu, tensor, pipeline),
+        split.part(model), gpu, each, *links.into_nodes(ranks, gpu, tensor, pipeline),
         batch * micro_batches, float(checkpointing),
         bucket_cap_mb, gradient_as_bucket_view, fused_loss,
         all_reduce.points if all_reduce and all_reduce.ranks == ranks // split.ranks else (),
@@ -161,7 +155,19 @@ def plan(
     return Plan(gpu, ranks, batch, forecasts, best or None, _reasons(forecasts, best, step))
 
 
-def _accelerator(hardware: Accelerator | str) -> Accelerator:
+def sizes_of(model: nn.Module | Sizes, sample: Tensor | None) -> Sizes:
+    """The sizes, or those of the module."""
+    if isinstance(model, nn.Module):
+        if sample is None:
+            raise ValueError("sample: expected an input of the module, got None")
+        model = Sizes.of(model, sample)
+    elif not isinstance(model, Sizes):
+        raise ValueError(f"model: expected an nn.Module or Sizes, got {type(model).__name__}")
+    check_sizes(model)
+    return model
+
+
+def accelerator(hardware: Accelerator | str) -> Accelerator:
     """The hardware of that name, or this one if its rates are sound."""
     gpu = ACCELERATORS.get(hardware) if isinstance(hardware, str) else hardware
     if not isinstance(gpu, Accelerator):
@@ -187,19 +193,19 @@ def _accelerator(hardware: Accelerator | str) -> Accelerator:
 def _reasons(forecasts: dict[str, Forecast], best: str, step: TrainingStep) -> tuple[str, ...]:
     """Sentences that say why, with numbers."""
     limit, name = step.limit, step.gpu.name
-    room = f"the {_bytes(limit)} that it may take, {ROOM:.0%} of each {name}"
+    room = f"the {in_bytes(limit)} that it may take, {ROOM:.0%} of each {name}"
     if not best:
         least = min(forecasts, key=lambda each: forecasts[each].peak)
         peak = forecasts[least].peak
         return (
-            f"Nothing fits: {least} needs least, {_bytes(peak)}, which is {_bytes(peak - limit)} "
-            f"more than {room}.",
+            f"Nothing fits: {least} needs least, {in_bytes(peak)}, which is "
+            f"{in_bytes(peak - limit)} more than {room}.",
             *_what_would_help(step),
         )
     pick, names = forecasts[best], list(forecasts)
     reasons = []
     if big := [each for each in names if not forecasts[each].fits]:
-        needs = ", ".join(f"{each} {_bytes(forecasts[each].peak)}" for each in big)
+        needs = ", ".join(f"{each} {in_bytes(forecasts[each].peak)}" for each in big)
         reasons.append(f"Too large for {room}: {needs}.")
     rungs = [each for each in formulas.rungs(step.pipeline) if each in names]
     slow = [each for each in rungs[: rungs.index(best)] if forecasts[each].fits]
@@ -208,15 +214,15 @@ def _reasons(forecasts: dict[str, Forecast], best: str, step: TrainingStep) -> t
         reasons.append(f"{each} fits, but reaches only {rate:.0%} of the speed of {best}.")
     reasons.append(
         f"{best}: the simplest that fits and is within {1 - CLOSE:.0%} of the fastest, with "
-        f"{pick.tokens_per_second:,.0f} tokens/s and {_bytes(pick.peak)} of {_bytes(limit)}; "
+        f"{pick.tokens_per_second:,.0f} tokens/s and {in_bytes(pick.peak)} of {in_bytes(limit)}; "
         f"a micro-batch of up to {pick.largest_batch:,} fits."
     )
     reasons.append(
-        f"What binds is {pick.binds}: a step computes for {_seconds(pick.compute)}, moves memory "
-        f"for {_seconds(pick.memory_traffic)} and communicates for "
-        f"{_seconds(pick.communication)}; with overlap"
-        + f" and a bubble of {_seconds(pick.bubble)}" * (pick.bubble > 0)
-        + f" it takes {_seconds(pick.overlapped)}."
+        f"What binds is {pick.binds}: a step computes for {in_seconds(pick.compute)}, moves memory "
+        f"for {in_seconds(pick.memory_traffic)} and communicates for "
+        f"{in_seconds(pick.communication)}; with overlap"
+        + f" and a bubble of {in_seconds(pick.bubble)}" * (pick.bubble > 0)
+        + f" it takes {in_seconds(pick.overlapped)}."
     )
     if name in ASSUMED:
         reasons.append(f"The rate at which a {name} computes is assumed: no run was at hand.")
@@ -246,7 +252,7 @@ def _what_would_help(step: TrainingStep) -> list[str]:
     need = max(held["begins"] + held["activations"], held["ends"])
     return [
         f"More ranks do not help: one block unsharded and the activations of one sample, with "
-        f"checkpointing, take {_bytes(need)}, and data parallelism shards neither. Tensor "
+        f"checkpointing, take {in_bytes(need)}, and data parallelism shards neither. Tensor "
         "parallelism splits both, and pipeline parallelism the depth."
     ]
 
@@ -260,7 +266,7 @@ def _times(held: dict[str, float], limit: float) -> float:
     return max(held["always"] / begin, sharded / end, (sharded + held["update"]) / limit)
 
 
-def _bytes(number: float) -> str:
+def in_bytes(number: float) -> str:
     for unit in ("B", "kB", "MB", "GB"):
         if abs(number) < 1000:
             return f"{number:.3g} {unit}"
@@ -268,7 +274,7 @@ def _bytes(number: float) -> str:
     return f"{number:,.3g} TB" if number < 1000 else f"{number:,.0f} TB"
 
 
-def _seconds(number: float) -> str:
+def in_seconds(number: float) -> str:
     for unit, least in (("s", 1.0), ("ms", 1e-3)):
         if number >= least:
             return f"{number / least:.3g} {unit}"

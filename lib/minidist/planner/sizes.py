@@ -20,6 +20,10 @@ from minidist.formulas.inputs import Shape
 from minidist.memory.activations import expected, saved
 from minidist.schedule.checks import amount, whole_number
 
+OPTIONAL = (  # sizes that a model may lack, or that nobody has counted
+    "stream", "stream_checkpointed", "stream_selective", "attention", "head",
+    "activations_selective", "keys", "routed", "experts",
+)  # fmt: skip
 Inputs = tuple[tuple[Any, ...], dict[str, Any]]  # args and kwargs
 
 
@@ -119,7 +123,7 @@ def check_sizes(sizes: Sizes) -> None:
         elif name in ("before", "block", "after"):
             for count in number:
                 whole_number(f"sizes.{name}", count, 1)
-        elif name in ("stream", "stream_checkpointed", "attention", "head"):
+        elif name in OPTIONAL:
             amount(f"sizes.{name}", number)
         else:
             above_zero(f"sizes.{name}", number)

@@ -6,7 +6,8 @@
   const { state } = globalThis.minidistModules["minidist.formulas.memory"];
   const { alone, dimensions, largest, planned, shape, total, usable, whole } =
     globalThis.minidistModules["course.interactive.in_page"];
-  const { mfu, recommended } = globalThis.minidistModules["minidist.formulas.step"];
+  const { mfu } = globalThis.minidistModules["minidist.formulas.compute"];
+  const { recommended } = globalThis.minidistModules["minidist.formulas.step"];
   const { of_split } = globalThis.minidistModules["minidist.formulas.refusals"];
   const { lanes, bytesText, secondsText, percentText, countText, capital, listed, show } =
     globalThis.minidistSliders;

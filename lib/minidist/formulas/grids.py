@@ -1,0 +1,285 @@
+"""Grids of ranks: all ways to split the training of a model among them, and the best.
+
+[Note: grids] A step has a given number of samples, so ranks that split a layer, the blocks or a
+sequence leave fewer replicas, and each has more samples. Tensor groups fill nodes first, then
+context, then data; a pipeline's ranks are farthest apart. Whatever is not named here is as in
+`step.forecast`. No grid is left out that could be among the best: `bound` is what it takes at
+least, grids are priced in the order of that, and the search ends when the least that is left takes
+longer than the last that is kept.
+"""
+
+from __future__ import annotations
+
+import math
+
+from minidist.formulas.compute import again, compute, passes
+from minidist.formulas.inputs import Grid, TrainingStep
+from minidist.formulas.inside import (
+    borders,
+    context_parallel,
+    expert_parallel,
+    tensor_parallel,
+    within,
+)
+from minidist.formulas.links import into_nodes
+from minidist.formulas.memory import memory, sample_activations, state
+from minidist.formulas.models import bubble, part
+from minidist.formulas.step import forecast, phases
+
+TYPE_CHECKING = False  # as `typing` has it, which a page has not
+if TYPE_CHECKING:
+    from typing import Any
+
+    from minidist.formulas.inputs import Question
+
+WIDER = 1.05  # grids whose bounds lie so close are priced together
+MOST_TENSOR, MOST_BATCH = 64, 16
+KEPT = {"none": 0.0, "selective": 1.0, "full": 1.0}  # the share of blocks that compute again
+
+
+class Fields:
+    """A record with these fields, as `Shape` is one."""
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        for name in values:
+            setattr(self, name, values[name])
+
+
+def divides(number: float, whole: float) -> bool:
+    """True if so many parts of the whole are whole themselves."""
+    return whole // number * number == whole
+
+
+def powers(most: float) -> list[int]:
+    """Powers of two up to the most."""
+    found, now = [], 1
+    while now <= most:
+        found.append(now)
+        now = 2 * now
+    return found
+
+
+# ---- one grid ----
+
+
+def micro_batches(question: Question, grid: Grid) -> int:
+    """Micro-batches of a replica in a step."""
+    return question.samples // (grid.data * grid.batch)
+
+
+def step_of(question: Question, grid: Grid, parts: dict[str, Any] | None = None) -> TrainingStep:
+    """A rank's step in a grid. `parts`: of a model, known already, and the new one is added."""
+    micro, before = micro_batches(question, grid), 1
+    if grid.pipeline == 1:
+        micro, before = 1, micro
+    gpu, known = question.gpu, {} if parts is None else parts
+    ways = [grid.tensor, grid.pipeline, micro, grid.interleaved, grid.context, grid.expert]
+    key = grid.order + ",".join([str(each) for each in ways])
+    if key not in known:
+        known[key] = Fields(
+            part(
+                question.sizes, grid.tensor, grid.pipeline, micro, grid.interleaved, grid.order,
+                grid.context, grid.expert,
+            )
+        )  # fmt: skip
+    local, nodes = into_nodes(question.ranks, gpu, grid.tensor, grid.pipeline)
+    return TrainingStep(
+        known[key], gpu, question.each, local, nodes, grid.batch * micro, KEPT[grid.recompute],
+        25, False, question.fused_loss, [], grid.tensor, grid.pipeline, micro, grid.interleaved,
+        question.limit, grid.order, grid.context, grid.expert, before,
+        grid.recompute == "selective",
+    )  # fmt: skip
+
+
+def bound(step: TrainingStep) -> float:
+    """Seconds that the step takes at least: its compute, what it sends inside layers, waiting."""
+    waits = bubble(step.pipeline, step.micro_batches, step.interleaved, step.order)
+    return step.accumulated * (1 + waits) * (sum(compute(step)) + within(step)) + borders(step)
+
+
+def spent(step: TrainingStep, strategy: str, told: dict[str, Any]) -> dict[str, float]:
+    """Where the seconds of a step go; together they are its `overlapped`.
+
+    `data`: what replicas exchange and nothing hides; `update`: the optimizer's reads and writes.
+    """
+    blocks, times = passes(step)[0], step.accumulated
+    computes, repeated = sum(compute(step)), again(step) * blocks
+    waits = bubble(step.pipeline, step.micro_batches, step.interleaved, step.order)
+    found = {
+        "compute": times * (computes - repeated),
+        "recomputation": times * repeated,
+        "tensor": times * tensor_parallel(step),
+        "context": times * context_parallel(step),
+        "expert": times * expert_parallel(step),
+        "bubble": waits * (computes + within(step)),
+        "borders": borders(step),
+        "update": phases(step, strategy)[2],
+    }
+    found["data"] = told["overlapped"] - sum([found[name] for name in found])
+    return found
+
+
+# ---- all of them ----
+
+
+def degrees(question: Question) -> list[list[int]]:
+    """Ways to split a model on these ranks, each [data, tensor, pipeline, context, expert]."""
+    sizes, gpu, found = question.sizes, question.gpu, []
+    experts = 1
+    if sizes.experts > 0:
+        experts = round(sizes.experts / sizes.units / sizes.block[len(sizes.block) - 1])
+    for tensor in powers(min(MOST_TENSOR, 2 * gpu.per_node, question.ranks)):
+        for context in powers(question.contexts if sizes.keys > 0 else 1):
+            if divides(2 * context, sizes.tokens) or context == 1:
+                for pipeline in range(1, sizes.units + 1):
+                    group = tensor * context * pipeline
+                    data = question.ranks // group
+                    fits = divides(tensor, sizes.width) and divides(group, question.ranks)
+                    if fits and data <= question.samples and divides(data, question.samples):
+                        for expert in powers(min(experts, data * context)):
+                            if divides(expert, data * context) and divides(expert, experts):
+                                found.append([data, tensor, pipeline, context, expert])
+    return found
+
+
+def orders(question: Question, way: list[int], batch: int) -> list[list[Any]]:
+    """Orders in which a pipeline may work, each [its name, stages of a rank]."""
+    data, pipeline = way[0], way[2]
+    if pipeline == 1:
+        return [["1f1b", 1]]
+    micro = question.samples // (data * batch)
+    found: list[list[Any]] = []
+    for order in question.orders:
+        if order != "dualpipe" or micro >= 2 * pipeline:
+            found.append([order, 1])
+    most = question.sizes.units // pipeline
+    for stages in range(2, most + 1):
+        whole = 0 if divides(pipeline * stages, question.sizes.units) else 2  # with both ends
+        if divides(pipeline, micro) and divides(pipeline * stages, question.sizes.units + whole):
+            found.append(["1f1b", stages])
+    return found
+
+
+def variants(question: Question) -> list[Grid]:
+    """All grids, but for their strategies."""
+    found = []
+    for way in degrees(question):
+        data, tensor, pipeline, context, expert = way
+        for batch in powers(min(MOST_BATCH, question.samples // data)):
+            if divides(data * batch, question.samples):
+                for order, stages in orders(question, way, batch):
+                    for again in recomputed(question, order):
+                        new = Grid(
+                            "", data, tensor, pipeline, context, expert, batch, stages, order, again
+                        )
+                        found.append(new)
+    return found
+
+
+def recomputed(question: Question, order: str) -> list[str]:
+    """What may be computed again: an order that divides backward computes no block twice."""
+    found = ["none"]
+    if question.sizes.activations_selective > 0:
+        found.append("selective")
+    if order == "1f1b":
+        found.append("full")
+    return found
+
+
+def strategies(step: TrainingStep) -> list[str]:
+    """Strategies of the replicas: PyTorch's, and in a pipeline Megatron's, which is ZeRO-1."""
+    if step.local * step.nodes == 1:
+        return ["single"]
+    if step.pipeline > 1:
+        return ["ddp", "zero1", "fsdp_kept"]
+    found = ["ddp", "fsdp_kept", "fsdp"]
+    if step.nodes > 1 and step.local > 1:
+        found.append("hsdp")
+    return found
+
+
+def search(question: Question, keep: int = 5) -> dict[str, Any]:
+    """The fastest grids that fit, of each way to split the model the best, and what was tried.
+
+    `best`: the fastest first, each with its `grid`, its `step` and its `forecast`. `tried`: grids
+    that there are, `priced`: those whose step was priced. `least`: of those looked at, the one
+    that needs least memory.
+    """
+    parts: dict[str, Any] = {}
+    grids = variants(question)
+    steps = [step_of(question, grid, parts) for grid in grids]
+    bounds = [bound(step) for step in steps]
+    found: dict[str, Any] = {"best": [], "tried": len(grids), "priced": 0, "least": None}
+    low, high = -1.0, WIDER * min([math.inf, *bounds])
+    while low < max([0.0, *bounds]) and (len(found["best"]) < keep or low < slowest(found)):
+        for place in range(len(grids)):
+            if low < bounds[place] <= high:
+                _try(found, grids[place], steps[place], keep)
+        low, high = high, WIDER * high
+    return found
+
+
+def slowest(found: dict[str, Any]) -> float:
+    """Seconds of the last grid that is kept."""
+    seconds: float = found["best"][len(found["best"]) - 1]["forecast"]["overlapped"]
+    return seconds
+
+
+def _try(found: dict[str, Any], grid: Grid, step: TrainingStep, keep: int) -> None:
+    """Price a grid with each strategy, and keep it if it is among the best."""
+    names, least = strategies(step), found["least"]
+    if floor(step) > step.limit:
+        if least is not None and floor(step) >= least["peak"]:
+            return
+        names = [names[len(names) - 1]]
+    for name in names:
+        peak = memory(step, name)["peak"]
+        if least is None or peak < least["peak"]:
+            least = {"grid": named(grid, name), "step": step, "peak": peak}
+            found["least"] = least
+        if peak <= step.limit:
+            found["priced"] += 1
+            told = forecast(step, name)
+            _keep(found["best"], {"grid": named(grid, name), "step": step, "forecast": told}, keep)
+
+
+def floor(step: TrainingStep) -> float:
+    """Bytes that a rank holds at least, whatever the strategy: activations, and its share."""
+    count = step.sizes.parameters + step.sizes.experts * (step.expert - 1)
+    held = state(count, step.each, step.local * step.nodes, 3)
+    return held["total"] - held["gradients"] + step.batch * sample_activations(step, 3)
+
+
+def named(grid: Grid, strategy: str) -> Grid:
+    """The grid with this strategy."""
+    return Grid(
+        strategy, grid.data, grid.tensor, grid.pipeline, grid.context, grid.expert, grid.batch,
+        grid.interleaved, grid.order, grid.recompute,
+    )  # fmt: skip
+
+
+def same_degrees(one: Grid, other: Grid) -> bool:
+    """True if both split the model alike."""
+    return (
+        one.tensor == other.tensor
+        and one.pipeline == other.pipeline
+        and one.context == other.context
+        and one.expert == other.expert
+    )
+
+
+def _keep(best: list[dict[str, Any]], new: dict[str, Any], most: int) -> None:
+    """Put a grid in its place among the best, as the only one with its degrees."""
+    takes = new["forecast"]["overlapped"]
+    for place in range(len(best)):
+        if same_degrees(best[place]["grid"], new["grid"]):
+            if best[place]["forecast"]["overlapped"] <= takes:
+                return
+            best.pop(place)
+            break
+    place = 0
+    while place < len(best) and best[place]["forecast"]["overlapped"] <= takes:
+        place += 1
+    best.insert(place, new)
+    if len(best) > most:
+        best.pop()
