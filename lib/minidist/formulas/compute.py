@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from minidist.formulas.models import effort
-
 TYPE_CHECKING = False  # as `typing` has it, which a page has not
 if TYPE_CHECKING:
     from minidist.formulas.inputs import Gpu, TrainingStep
@@ -46,8 +44,9 @@ def passes(step: TrainingStep) -> list[float]:
     """
     sizes = step.sizes
     speed = narrow_rate(step) / sizes.uneven
-    blocks = effort(sizes, step.gpu.attention * in_pieces(step)) - sizes.head
-    return [step.batch * blocks / speed, step.batch * sizes.head / speed]
+    matrices = (sizes.operations - sizes.attention - sizes.head) / step.faster
+    blocks = step.batch * matrices / speed + attention_pass(step)
+    return [blocks, step.batch * sizes.head / speed]
 
 
 def in_pieces(step: TrainingStep) -> float:

@@ -10,8 +10,6 @@ longer than the last that is kept.
 
 from __future__ import annotations
 
-import math
-
 from minidist.formulas.compute import again, compute, passes
 from minidist.formulas.inputs import Grid, TrainingStep
 from minidist.formulas.inside import (
@@ -45,9 +43,9 @@ class Fields:
             setattr(self, name, values[name])
 
 
-def divides(number: float, whole: float) -> bool:
-    """True if so many parts of the whole are whole themselves."""
-    return whole // number * number == whole
+def rest(whole: float, number: float) -> float:
+    """What is left of the whole if it is divided into so many equal whole parts."""
+    return whole - whole // number * number
 
 
 def powers(most: float) -> list[int]:
@@ -87,7 +85,7 @@ def step_of(question: Question, grid: Grid, parts: dict[str, Any] | None = None)
         known[key], gpu, question.each, local, nodes, grid.batch * micro, KEPT[grid.recompute],
         25, False, question.fused_loss, [], grid.tensor, grid.pipeline, micro, grid.interleaved,
         question.limit, grid.order, grid.context, grid.expert, before,
-        grid.recompute == "selective",
+        grid.recompute == "selective", question.faster,
     )  # fmt: skip
 
 
@@ -130,14 +128,14 @@ def degrees(question: Question) -> list[list[int]]:
         experts = round(sizes.experts / sizes.units / sizes.block[len(sizes.block) - 1])
     for tensor in powers(min(MOST_TENSOR, 2 * gpu.per_node, question.ranks)):
         for context in powers(question.contexts if sizes.keys > 0 else 1):
-            if divides(2 * context, sizes.tokens) or context == 1:
+            if rest(sizes.tokens, 2 * context) == 0 or context == 1:
                 for pipeline in range(1, sizes.units + 1):
                     group = tensor * context * pipeline
                     data = question.ranks // group
-                    fits = divides(tensor, sizes.width) and divides(group, question.ranks)
-                    if fits and data <= question.samples and divides(data, question.samples):
+                    left = rest(sizes.width, tensor) + rest(question.ranks, group)
+                    if left == 0 and data <= question.samples and rest(question.samples, data) == 0:
                         for expert in powers(min(experts, data * context)):
-                            if divides(expert, data * context) and divides(expert, experts):
+                            if rest(data * context, expert) == 0 and rest(experts, expert) == 0:
                                 found.append([data, tensor, pipeline, context, expert])
     return found
 
@@ -150,12 +148,13 @@ def orders(question: Question, way: list[int], batch: int) -> list[list[Any]]:
     micro = question.samples // (data * batch)
     found: list[list[Any]] = []
     for order in question.orders:
-        if order != "dualpipe" or micro >= 2 * pipeline:
+        if (order != "dualpipe") or (micro >= 2 * pipeline):
             found.append([order, 1])
     most = question.sizes.units // pipeline
     for stages in range(2, most + 1):
-        whole = 0 if divides(pipeline * stages, question.sizes.units) else 2  # with both ends
-        if divides(pipeline, micro) and divides(pipeline * stages, question.sizes.units + whole):
+        blocks, all_stages = question.sizes.units, pipeline * stages
+        even = rest(blocks, all_stages) * rest(blocks + 2, all_stages) == 0  # or with both ends
+        if rest(micro, pipeline) == 0 and even is True:
             found.append(["1f1b", stages])
     return found
 
@@ -166,13 +165,13 @@ def variants(question: Question) -> list[Grid]:
     for way in degrees(question):
         data, tensor, pipeline, context, expert = way
         for batch in powers(min(MOST_BATCH, question.samples // data)):
-            if divides(data * batch, question.samples):
+            if rest(question.samples, data * batch) == 0:
                 for order, stages in orders(question, way, batch):
                     for again in recomputed(question, order):
-                        new = Grid(
+                        one = Grid(
                             "", data, tensor, pipeline, context, expert, batch, stages, order, again
                         )
-                        found.append(new)
+                        found.append(one)
     return found
 
 
@@ -210,8 +209,10 @@ def search(question: Question, keep: int = 5) -> dict[str, Any]:
     steps = [step_of(question, grid, parts) for grid in grids]
     bounds = [bound(step) for step in steps]
     found: dict[str, Any] = {"best": [], "tried": len(grids), "priced": 0, "least": None}
-    low, high = -1.0, WIDER * min([math.inf, *bounds])
-    while low < max([0.0, *bounds]) and (len(found["best"]) < keep or low < slowest(found)):
+    if len(grids) == 0:
+        return found
+    low, high, most = -1.0, WIDER * min(bounds), max(bounds)
+    while low < most and (len(found["best"]) < keep or low < slowest(found)):
         for place in range(len(grids)):
             if low < bounds[place] <= high:
                 _try(found, grids[place], steps[place], keep)
@@ -226,7 +227,10 @@ def slowest(found: dict[str, Any]) -> float:
 
 
 def _try(found: dict[str, Any], grid: Grid, step: TrainingStep, keep: int) -> None:
-    """Price a grid with each strategy, and keep it if it is among the best."""
+    """Price a grid with each strategy, and keep it if it is among the best.
+
+    One that needs more than there is whatever the strategy is not priced.
+    """
     names, least = strategies(step), found["least"]
     if floor(step) > step.limit:
         if least is not None and floor(step) >= least["peak"]:
@@ -268,11 +272,11 @@ def same_degrees(one: Grid, other: Grid) -> bool:
     )
 
 
-def _keep(best: list[dict[str, Any]], new: dict[str, Any], most: int) -> None:
+def _keep(best: list[dict[str, Any]], told: dict[str, Any], most: int) -> None:
     """Put a grid in its place among the best, as the only one with its degrees."""
-    takes = new["forecast"]["overlapped"]
+    takes = told["forecast"]["overlapped"]
     for place in range(len(best)):
-        if same_degrees(best[place]["grid"], new["grid"]):
+        if same_degrees(best[place]["grid"], told["grid"]):
             if best[place]["forecast"]["overlapped"] <= takes:
                 return
             best.pop(place)
@@ -280,6 +284,6 @@ def _keep(best: list[dict[str, Any]], new: dict[str, Any], most: int) -> None:
     place = 0
     while place < len(best) and best[place]["forecast"]["overlapped"] <= takes:
         place += 1
-    best.insert(place, new)
+    best.insert(place, told)
     if len(best) > most:
         best.pop()

@@ -92,6 +92,7 @@ class TrainingStep:
         expert: ranks that split the experts, among the same.
         accumulated: micro-batches that follow each other without a pipeline, each of `batch`.
         selective: whether these keep what their matrices and attention made, and compute the rest.
+        faster: how many times as fast as in bf16 the blocks' matrices are, such as in fp8.
     """
 
     sizes: Shape
@@ -115,6 +116,7 @@ class TrainingStep:
     expert: int = 1
     accumulated: int = 1
     selective: bool = False
+    faster: float = 1.0
 
     @property
     def ranks(self) -> int:
@@ -149,3 +151,4 @@ class Question(NamedTuple):
     fused_loss: bool = False
     orders: Sequence[str] = ("1f1b", "zero_bubble", "dualpipe")  #: that a pipeline may have
     contexts: int = 64  #: ranks that may split a sequence
+    faster: float = 1.0  #: how many times as fast as in bf16 the blocks' matrices are

@@ -81,7 +81,7 @@ def memory(step: TrainingStep, strategy: str) -> dict[str, float]:
             ends -= neighbors * unit * each.compute
         ends = max(ends, each.compute * rest + each.gradients * (rest + unit))
     if step.micro_batches * step.accumulated > 1:  # gradients of the micro-batches before
-        if strategy == "fsdp_kept" and step.pipeline > 1:  # unsharded, until the last has come
+        if strategy == "fsdp_kept":  # unsharded, until the last has come
             begins += each.gradients * count
             ends += each.gradients * count
         elif strategy != "ddp" or not step.views:

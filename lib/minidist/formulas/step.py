@@ -212,11 +212,11 @@ def forecast(step: TrainingStep, strategy: str) -> dict[str, Any]:
     overlapped = end(ran) + inside + waits
     moved, held_now = traffic(step, strategy), memory(step, strategy)
     before = step.accumulated - 1  # micro-batches that only add to the gradients
-    each = end(ran) - update if STAGES[strategy] > 1 else alone - update
+    each = end(ran) - update if sends_each(strategy) else alone - update
     overlapped += before * (each + inside)
     alone += before * (alone - update)
     communication = (before + 1) * inside
-    communication += between * (before + 1 if STAGES[strategy] > 1 else 1)
+    communication += between * (before + 1 if sends_each(strategy) else 1)
     free = step.limit - held_now["always"]
     one = held_now["activations"] / (step.batch / step.micro_batches)
     finish = held_now["gradients"] + max(held_now["ends"], held_now["update"])
@@ -239,6 +239,14 @@ def forecast(step: TrainingStep, strategy: str) -> dict[str, Any]:
         "exposed": overlapped - alone - waits,
         "tokens_per_second": tokens / overlapped,
     }
+
+
+def sends_each(strategy: str) -> bool:
+    """True if each micro-batch communicates, and not the step as a whole.
+
+    Whoever keeps weights keeps them, and whole gradients, until the last micro-batch.
+    """
+    return strategy in ("zero2", "fsdp", "hsdp")
 
 
 def rungs(pipeline: int) -> list[str]:

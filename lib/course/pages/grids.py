@@ -1,0 +1,149 @@
+"""Grids that others have run, and what a search predicts of them.
+
+A run's price is that of its grid; what its source does not say is as is best. Of each source one
+number is fitted, the speed of its kernels beside the planner's, to the rows that are not `aside`.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from statistics import median
+from typing import Any
+
+import torch
+
+from course.pages.predicted import A100_40, H100_96
+from course.pages.published import named, published
+from minidist.formulas import grids, models
+from minidist.formulas.compute import mfu
+from minidist.formulas.inputs import Grid, Question
+from minidist.formulas.memory import memory
+from minidist.formulas.step import forecast
+from minidist.memory.state import AUTOCAST, DtypePolicy, bytes_each
+from minidist.planner.hardware import A100, ACCELERATORS, H100, Accelerator
+from minidist.planner.planner import ROOM
+from minidist.planner.sizes import Sizes
+
+RECORDS = ("grids_others", "grids_megatron")
+MEGATRON = DtypePolicy(  # 18 bytes per parameter: fp32 gradients beside bf16 weights
+    "Megatron", torch.bfloat16, torch.float32, torch.float32, torch.float32, torch.bfloat16
+)
+H800 = H100._replace(name="H800 SXM", nvlink=200e9)
+GPUS: dict[str, Accelerator] = ACCELERATORS | {
+    "A100-40": A100_40,
+    "H100-96": H100_96,
+    "H800": H800,
+    "A800": A100._replace(name="A800 SXM", nvlink=200e9),
+}
+FP8 = 1.4  # how many times as fast fp8 makes a block's matrices, casting included
+ORDERS = {None: "1f1b", "1f1b": "1f1b", "interleaved": "1f1b", "gpipe": "1f1b"}
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run of the record, and its price in the same unit: tokens or TFLOP per second and GPU."""
+
+    row: dict[str, Any]
+    grid: Grid  #: with what the source leaves open
+    predicted: float
+    published: float
+    peak: float  #: predicted, bytes
+
+    @property
+    def ratio(self) -> float:
+        """Predicted over published speed."""
+        return self.predicted / self.published
+
+
+def sizes_of(model: dict[str, Any], sequence: int) -> Sizes:
+    """A model of the record in sequences of so many tokens."""
+    shape = model["layers"], model["width"], model["hidden"], model["heads"], model["kv_heads"]
+    if model.get("experts"):
+        layers, width, _, heads, kv_heads = shape
+        beside = model["expert_hidden"] * model["shared"]
+        found = models.mixture(
+            layers, width, model["expert_hidden"], heads, kv_heads, model["vocabulary"], sequence,
+            model["experts"], model["active"], beside,
+        )  # fmt: skip
+        return Sizes(**found)
+    if model["gated"]:
+        return Sizes.llama(*shape, model["vocabulary"], sequence, bool(model["tied"]))
+    return Sizes.gpt(model["layers"], model["width"], model["vocabulary"], sequence)
+
+
+def rows() -> Iterator[dict[str, Any]]:
+    """Rows of all records, each with its model's sizes."""
+    for name in RECORDS:
+        record = published(name)
+        for row in named(record["columns"], record["rows"]):
+            if row["batch"] and row["gpu"] in GPUS:
+                yield row | {"sizes": sizes_of(record["models"][row["model"]], row["sequence"])}
+
+
+def question(row: dict[str, Any]) -> Question:
+    """The question to which a row is an answer."""
+    gpu = GPUS[row["gpu"]]
+    policy = MEGATRON if row["data"] == "ddp" else AUTOCAST
+    faster = FP8 if row["precision"] in ("fp8", "mxfp8") else 1.0
+    most = 1 if row["context"] == 1 else 64
+    return Question(
+        row["sizes"], gpu, bytes_each(policy), row["gpus"], row["batch"], ROOM * gpu.memory, True,
+        ("1f1b",), most, faster,
+    )  # fmt: skip
+
+
+def complete(row: dict[str, Any]) -> Iterator[Grid]:
+    """Grids that a row may be: what its source does not say is tried each way."""
+    split = row["tensor"], row["pipeline"], row["context"], row["expert"]
+    data = row["gpus"] // (row["tensor"] * row["pipeline"] * row["context"])
+    order = row["order"] if row["order"] in ("zero_bubble", "dualpipe") else "1f1b"
+    # Megatron's distributed optimizer holds and sends what FSDP does that keeps weights.
+    ways = ["fsdp_kept" if row["data"] in ("zero1", None) else row["data"]]
+    batches = [row["micro_batch"]] if row["micro_batch"] else [1, 2, 4]
+    again = [row["recompute"]] if row["recompute"] else ["none", "selective", "full"]
+    stages = [row["interleaved"]] if row["interleaved"] else [1]
+    if not row["interleaved"] and row["order"] == "interleaved":
+        blocks = row["sizes"].units // row["pipeline"]
+        stages = [each for each in (2, 4, 8, blocks) if each <= blocks]
+    tensor, pipeline, context, expert = split
+    for way in ways:
+        for batch in batches:
+            for chunks in stages:
+                for each in again:
+                    if row["batch"] % (data * batch) == 0:
+                        yield Grid(
+                            way if data * context > 1 else "single", data, tensor, pipeline,
+                            context, expert, batch, chunks, order, each,
+                        )  # fmt: skip
+
+
+def run(row: dict[str, Any]) -> Run | None:
+    """A row and its price; None if no whole number of micro-batches makes its batch."""
+    asked, found = question(row), list[tuple[bool, float, Run]]()
+    for grid in complete(row):
+        step = grids.step_of(asked, grid)
+        told = forecast(step, grid.strategy)
+        seconds = told["overlapped"]
+        speed = told["tokens_per_second"] / row["gpus"]
+        seen = row["tokens_per_s_per_gpu"]
+        if not seen:
+            speed = mfu(step, seconds / step.accumulated) * step.gpu.flops / 1e12
+            seen = row["tflops"]
+        peak = memory(step, grid.strategy)["peak"]
+        found.append((peak > step.limit, seconds, Run(row, grid, speed, seen, peak)))
+    return min(found, key=lambda each: each[:2])[2] if found else None
+
+
+@cache
+def runs() -> list[Run]:
+    """All rows that have a price."""
+    return [each for each in map(run, rows()) if each]
+
+
+def speeds(found: list[Run]) -> dict[str, float]:
+    """For each source, how many times as fast as predicted it runs: fitted to rows not aside."""
+    ratios: dict[str, list[float]] = {}
+    for each in found:
+        if not each.row["aside"]:
+            ratios.setdefault(each.row["source"], []).append(each.ratio)
+    return {source: 1 / median(all_) for source, all_ in ratios.items()}
