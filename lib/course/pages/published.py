@@ -34,6 +34,12 @@ def named(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[dict[st
     return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
+def parts(record: dict[str, Any]) -> list[dict[str, str]]:
+    """The sources of a record, each with its machine and software."""
+    of = {key: record.get(key, "") for key in ("machine", "software")}
+    return [*record.get("sources", {}).values()] or [{**record["source"], **of}]
+
+
 def sources() -> Markdown:
     """A table of all records, and of each measured curve, with their machines and sources."""
     rows: list[list[str]] = []
@@ -44,9 +50,9 @@ def sources() -> Markdown:
             machine = f"{each['network']}; {each['tool']}{nccl}"
             link = f"[{each['id']}]({each['link']}), {each['date']}"
             rows.append([f"All-reduce: {each['name']}", machine, link])
-        if "curves" not in record:
-            source, what = record["source"], record["what"].split(":")[0].rstrip(".")
-            machine = f"{record['machine']}; {record['software']}"
+        for source in [] if "curves" in record else parts(record):
+            what = record["what"].split(":")[0].rstrip(".")
+            machine = f"{source['machine']}; {source['software']}"
             rows.append([what, machine, f"[{source['name']}]({source['link']}), {source['date']}"])
     return table(["what", "machine and versions", "source"], rows)
 
