@@ -20,7 +20,7 @@ from minidist.formulas.inputs import Grid, Question
 from minidist.formulas.memory import memory
 from minidist.formulas.step import forecast
 from minidist.memory.state import AUTOCAST, DtypePolicy, bytes_each
-from minidist.planner.hardware import A100, ACCELERATORS, H100, Accelerator
+from minidist.planner.hardware import A100, ACCELERATORS, B200, GIB, H100, Accelerator
 from minidist.planner.planner import ROOM
 from minidist.planner.sizes import Sizes
 
@@ -29,10 +29,15 @@ MEGATRON = DtypePolicy(  # 18 bytes per parameter: fp32 gradients beside bf16 we
     "Megatron", torch.bfloat16, torch.float32, torch.float32, torch.float32, torch.bfloat16
 )
 H800 = H100._replace(name="H800 SXM", nvlink=200e9)
+NVL72 = {"per_node": 72}
+B300 = B200._replace(name="B300 SXM", memory=270 * GIB)
 GPUS: dict[str, Accelerator] = ACCELERATORS | {
     "A100-40": A100_40,
     "H100-96": H100_96,
     "H800": H800,
+    "B300": B300,
+    "GB200": B200._replace(name="GB200 NVL72", **NVL72),
+    "GB300": B300._replace(name="GB300 NVL72", **NVL72),
     "A800": A100._replace(name="A800 SXM", nvlink=200e9),
 }
 FP8 = 1.4  # how many times as fast fp8 makes a block's matrices, casting included
@@ -57,18 +62,24 @@ class Run:
 
 def sizes_of(model: dict[str, Any], sequence: int) -> Sizes:
     """A model of the record in sequences of so many tokens."""
-    shape = model["layers"], model["width"], model["hidden"], model["heads"], model["kv_heads"]
+    layers, width, vocabulary = model["layers"], model["width"], model["vocabulary"]
+    heads, kv_heads, head = model["heads"], model["kv_heads"], model.get("head") or 0
+    if model.get("attention") == "MLA":  # as plain attention of as many parameters
+        heads, kv_heads, head = 100, 2, 128
     if model.get("experts"):
-        layers, width, _, heads, kv_heads = shape
         beside = model["expert_hidden"] * model["shared"]
         found = models.mixture(
-            layers, width, model["expert_hidden"], heads, kv_heads, model["vocabulary"], sequence,
-            model["experts"], model["active"], beside,
+            layers, width, model["expert_hidden"], heads, kv_heads, vocabulary, sequence,
+            model["experts"], model["active"], beside, head,
         )  # fmt: skip
-        return Sizes(**found)
-    if model["gated"]:
-        return Sizes.llama(*shape, model["vocabulary"], sequence, bool(model["tied"]))
-    return Sizes.gpt(model["layers"], model["width"], model["vocabulary"], sequence)
+    elif model["gated"] or kv_heads != heads:
+        found = models.llama(
+            layers, width, model["hidden"], heads, kv_heads, vocabulary, sequence,
+            bool(model["tied"]), head, int(model["gated"]),
+        )  # fmt: skip
+    else:
+        found = models.gpt(layers, width, vocabulary, sequence)
+    return Sizes(**found | {name: tuple(found[name]) for name in ("before", "block", "after")})
 
 
 def rows() -> Iterator[dict[str, Any]]:

@@ -9,7 +9,8 @@ if TYPE_CHECKING:
 # Fitted to our record of a layer on an H100: `benchmarks/results/gpu_grid.json`.
 NARROWS = 2 / 3  # exponent of a tensor degree, by which its matrices run like narrower ones
 PIECE = 1200  # tokens of a piece at which ring attention reaches half of attention's rate
-SELECTIVE = 0.15  # of forward, what is not matrices and attention
+SELECTIVE = 0.13  # of forward, what is not matrices and attention: see `gpu_experts.json`
+FEW = 120  # tokens with which an expert's matrices run half as fast as a dense layer's
 
 
 def rate(gpu: Gpu, width: float) -> float:
@@ -44,9 +45,24 @@ def passes(step: TrainingStep) -> list[float]:
     """
     sizes = step.sizes
     speed = narrow_rate(step) / sizes.uneven
-    matrices = (sizes.operations - sizes.attention - sizes.head) / step.faster
+    matrices = (sizes.operations - sizes.attention - sizes.head) * slowed(step) / step.faster
     blocks = step.batch * matrices / speed + attention_pass(step)
     return [blocks, step.batch * sizes.head / speed]
+
+
+def slowed(step: TrainingStep) -> float:
+    """How many times as long a mixture's matrices take because each expert has few tokens.
+
+    Its experts do nearly all of a layer's operations, and each has its part of what is routed.
+    """
+    sizes = step.sizes
+    if sizes.routed == 0:
+        return 1.0
+    own = sizes.block[len(sizes.block) - 1]
+    experts = sizes.experts * step.tensor / sizes.units / own  # of a rank, in a layer
+    numbers = step.batch / step.micro_batches * sizes.routed / sizes.units
+    tokens = numbers / sizes.width / experts
+    return 1 + FEW / tokens
 
 
 def in_pieces(step: TrainingStep) -> float:

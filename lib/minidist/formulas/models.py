@@ -42,23 +42,34 @@ def llama(
     vocabulary: int,
     context: int,
     tied: bool,
+    head: int = 0,
+    gates: int = 1,
 ) -> dict[str, Any]:
     """Fields of `Sizes` for a Llama: RMSNorm, grouped queries, SwiGLU.
+
+    `head`: numbers of an attention's head, if they are not the width over the heads. `gates`: 0 for
+    a feed-forward half of two matrices, without the one that gates.
 
     Of each token a block keeps two inputs of norms and what they make of it, queries, keys and
     values, attention's output, and four times the hidden numbers: two products, the SiLU of one
     and what they make together. Autocast converts a norm's output for each of the five matrices
     that read one, and backward needs each copy.
     """
-    shared = width // heads * kv_heads  # the width of keys, and of values
-    square, up = width * width, width * hidden
-    block = [square, width * shared, width * shared, square, up, up, up, width, width]
-    inner = 5 * width + 2 * shared + 4 * hidden
+    across = heads * head if head > 0 else width  # the width of queries
+    shared = across // heads * kv_heads  # the width of keys, and of values
+    square, up = width * across, width * hidden
+    block = [square, width * shared, width * shared, square]
+    block += [up for _ in range(2 + gates)] + [width, width]
+    inner = 3 * width + 2 * across + 2 * shared + (2 + 2 * gates) * hidden
     after = [width] if tied else [width, vocabulary * width]
-    products = 4 * width * (width + shared) + 6 * up
+    products = 4 * width * (across + shared) + 2 * (2 + gates) * up
     before = [vocabulary * width]
     found = _sizes(layers, width, vocabulary, context, before, block, after, inner, products, 5)
-    return _selective(found, 3 * width + 2 * shared + 2 * hidden, 2 * shared)
+    more = layers * 2 * context * (across - width) * context  # of attention
+    found["attention"] += more
+    found["operations"] += more
+    made = 2 * width + 2 * across + 2 * shared + (1 + gates) * hidden
+    return _selective(found, made, 2 * shared)
 
 
 def mixture(
@@ -72,6 +83,7 @@ def mixture(
     experts: int,
     active: int,
     beside: int = 0,
+    head: int = 0,
 ) -> dict[str, Any]:
     """Fields of `Sizes` for a Llama in which experts take the place of the feed-forward half.
 
@@ -79,7 +91,7 @@ def mixture(
     is a shared expert. Of a token a block also keeps what was sent to experts, and came back.
     """
     reads = active * hidden + beside
-    found = llama(layers, width, reads, heads, kv_heads, vocabulary, context, False)
+    found = llama(layers, width, reads, heads, kv_heads, vocabulary, context, False, head)
     own = 3 * width * hidden
     more = experts * own - 3 * width * active * hidden + width * experts  # and the router
     sent = active * width
