@@ -41,7 +41,8 @@ GPUS: dict[str, Accelerator] = ACCELERATORS | {
     "A800": A100._replace(name="A800 SXM", nvlink=200e9),
 }
 FP8 = 1.4  # how many times as fast fp8 makes a block's matrices, casting included
-ORDERS = {None: "1f1b", "1f1b": "1f1b", "interleaved": "1f1b", "gpipe": "1f1b"}
+DEGREES = ("tensor", "pipeline", "context", "expert")
+SPEEDS = ("tokens_per_s_per_gpu", "seconds", "tflops")
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,8 @@ def rows() -> Iterator[dict[str, Any]]:
     for name in RECORDS:
         record = published(name)
         for row in named(record["columns"], record["rows"]):
-            if row["batch"] and row["gpu"] in GPUS:
+            said = all(row[name] for name in ("gpus", "batch", *DEGREES))
+            if said and row["gpu"] in GPUS and any(row[name] for name in SPEEDS):
                 yield row | {"sizes": sizes_of(record["models"][row["model"]], row["sequence"])}
 
 
@@ -121,7 +123,7 @@ def complete(row: dict[str, Any]) -> Iterator[Grid]:
         for batch in batches:
             for chunks in stages:
                 for each in again:
-                    if row["batch"] % (data * batch) == 0:
+                    if data and row["batch"] % (data * batch) == 0:
                         yield Grid(
                             way if data * context > 1 else "single", data, tensor, pipeline,
                             context, expert, batch, chunks, order, each,
@@ -137,6 +139,8 @@ def run(row: dict[str, Any]) -> Run | None:
         seconds = told["overlapped"]
         speed = told["tokens_per_second"] / row["gpus"]
         seen = row["tokens_per_s_per_gpu"]
+        if not seen and row["seconds"]:
+            seen = row["batch"] * row["sequence"] / row["seconds"] / row["gpus"]
         if not seen:
             speed = mfu(step, seconds / step.accumulated) * step.gpu.flops / 1e12
             seen = row["tflops"]
