@@ -4,6 +4,7 @@ A run's price is that of its grid; what its source does not say is as is best. O
 number is fitted, the speed of its kernels beside the planner's, to the rows that are not `aside`.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -40,7 +41,9 @@ GPUS: dict[str, Accelerator] = ACCELERATORS | {
     "GB300": B300._replace(name="GB300 NVL72", **NVL72),
     "A800": A100._replace(name="A800 SXM", nvlink=200e9),
 }
-FP8 = 1.4  # how many times as fast fp8 makes a block's matrices, casting included
+FP8 = 1.5  # how many times as fast fp8 makes a block's matrices, fitted to the rows that are not aside
+FSDP = ("fsdp", "hsdp")  # which Megatron and nanotron lack, or had not when they were run
+PIECE = 4096  # tokens of a rank: no run of the record splits a sequence finer
 DEGREES = ("tensor", "pipeline", "context", "expert")
 SPEEDS = ("tokens_per_s_per_gpu", "seconds", "tflops")
 
@@ -93,15 +96,31 @@ def rows() -> Iterator[dict[str, Any]]:
                 yield row | {"sizes": sizes_of(record["models"][row["model"]], row["sequence"])}
 
 
+# GB/s of an all-gather on 1, 2, 4, ... 64 nodes of the Playbook's cluster, as it has measured them.
+PLAYBOOK = (249.8, 184.6, 119.0, 69.0, 55.0, 28.0, 11.0)
+
+
+def hardware(row: dict[str, Any]) -> Accelerator:
+    """The GPU of a row, with the network that its source has measured, if it has."""
+    gpu = GPUS[row["gpu"]]
+    if row["source"] == "playbook":
+        group = max(row["tensor"], row["gpus"] // row["tensor"] // row["pipeline"] * row["tensor"])
+        spans = row["tensor"] if row["tensor"] > gpu.per_node else group
+        across = PLAYBOOK[max(0, math.ceil(math.log2(spans / gpu.per_node)))]
+        return gpu._replace(network=1e9 * across / gpu.per_node)
+    return gpu
+
+
 def question(row: dict[str, Any]) -> Question:
     """The question to which a row is an answer."""
-    gpu = GPUS[row["gpu"]]
+    gpu = hardware(row)
     policy = MEGATRON if row["data"] == "ddp" else AUTOCAST
     faster = FP8 if row["precision"] in ("fp8", "mxfp8") else 1.0
-    most = 1 if row["context"] == 1 else 64
+    most = max(1, row["sequence"] // PIECE)
+    ways = ("single", "ddp", "fsdp_kept") + (FSDP if row["data"] in FSDP else ())
     return Question(
         row["sizes"], gpu, bytes_each(policy), row["gpus"], row["batch"], ROOM * gpu.memory, True,
-        ("1f1b",), most, faster,
+        ("1f1b",), most, faster, ways,
     )  # fmt: skip
 
 

@@ -185,16 +185,16 @@ def recomputed(question: Question, order: str) -> list[str]:
     return found
 
 
-def strategies(step: TrainingStep) -> list[str]:
-    """Strategies of the replicas: PyTorch's, and in a pipeline Megatron's, which is ZeRO-1."""
+def strategies(question: Question, step: TrainingStep) -> list[str]:
+    """Strategies of the replicas; what gathers for each micro-batch is left out of a pipeline."""
+    known = ["ddp", "zero1", "fsdp_kept"]
     if step.local * step.nodes == 1:
-        return ["single"]
-    if step.pipeline > 1:
-        return ["ddp", "zero1", "fsdp_kept"]
-    found = ["ddp", "fsdp_kept", "fsdp"]
-    if step.nodes > 1 and step.local > 1:
-        found.append("hsdp")
-    return found
+        known = ["single"]
+    elif step.pipeline == 1:
+        known = ["ddp", "fsdp_kept", "fsdp"]
+        if step.nodes > 1 and step.local > 1:
+            known.append("hsdp")
+    return [name for name in known if name in question.ways]
 
 
 def search(question: Question, keep: int = 5) -> dict[str, Any]:
@@ -215,7 +215,7 @@ def search(question: Question, keep: int = 5) -> dict[str, Any]:
     while low < most and (len(found["best"]) < keep or low < slowest(found)):
         for place in range(len(grids)):
             if low < bounds[place] <= high:
-                _try(found, grids[place], steps[place], keep)
+                _try(question, found, grids[place], steps[place], keep)
         low, high = high, WIDER * high
     return found
 
@@ -226,16 +226,18 @@ def slowest(found: dict[str, Any]) -> float:
     return seconds
 
 
-def _try(found: dict[str, Any], grid: Grid, step: TrainingStep, keep: int) -> None:
+def _try(
+    question: Question, found: dict[str, Any], grid: Grid, step: TrainingStep, keep: int
+) -> None:
     """Price a grid with each strategy, and keep it if it is among the best.
 
     One that needs more than there is whatever the strategy is not priced.
     """
-    names, least = strategies(step), found["least"]
+    names, least = strategies(question, step), found["least"]
     if floor(step) > step.limit:
         if least is not None and floor(step) >= least["peak"]:
             return
-        names = [names[len(names) - 1]]
+        names = [name for name in names if name == names[len(names) - 1]]
     for name in names:
         peak = memory(step, name)["peak"]
         if least is None or peak < least["peak"]:

@@ -152,3 +152,4 @@ class Question(NamedTuple):
     orders: Sequence[str] = ("1f1b", "zero_bubble", "dualpipe")  #: that a pipeline may have
     contexts: int = 64  #: ranks that may split a sequence
     faster: float = 1.0  #: how many times as fast as in bf16 the blocks' matrices are
+    ways: Sequence[str] = ("single", "ddp", "zero1", "fsdp_kept", "fsdp", "hsdp")  #: strategies
