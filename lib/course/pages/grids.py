@@ -30,18 +30,17 @@ MEGATRON = DtypePolicy(  # 18 bytes per parameter: fp32 gradients beside bf16 we
     "Megatron", torch.bfloat16, torch.float32, torch.float32, torch.float32, torch.bfloat16
 )
 H800 = H100._replace(name="H800 SXM", nvlink=200e9)
-NVL72 = {"per_node": 72}
 B300 = B200._replace(name="B300 SXM", memory=270 * GIB)
 GPUS: dict[str, Accelerator] = ACCELERATORS | {
     "A100-40": A100_40,
     "H100-96": H100_96,
     "H800": H800,
     "B300": B300,
-    "GB200": B200._replace(name="GB200 NVL72", **NVL72),
-    "GB300": B300._replace(name="GB300 NVL72", **NVL72),
+    "GB200": B200._replace(name="GB200 NVL72", per_node=72),
+    "GB300": B300._replace(name="GB300 NVL72", per_node=72),
     "A800": A100._replace(name="A800 SXM", nvlink=200e9),
 }
-FP8 = 1.5  # how many times as fast fp8 makes a block's matrices, fitted to the rows that are not aside
+FP8 = 1.5  # how many times as fast fp8 makes a block's matrices: fitted to rows not aside
 FSDP = ("fsdp", "hsdp")  # which Megatron and nanotron lack, or had not when they were run
 PIECE = 4096  # tokens of a rank: no run of the record splits a sequence finer
 DEGREES = ("tensor", "pipeline", "context", "expert")
