@@ -37,7 +37,7 @@ def named(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[dict[st
 def parts(record: dict[str, Any]) -> list[dict[str, str]]:
     """The sources of a record, each with its machine and software."""
     of = {key: record.get(key, "") for key in ("machine", "software")}
-    return [*record.get("sources", {}).values()] or [{**record["source"], **of}]
+    return [of | each for each in record.get("sources", {}).values()] or [of | record["source"]]
 
 
 def sources() -> Markdown:
@@ -50,8 +50,11 @@ def sources() -> Markdown:
             machine = f"{each['network']}; {each['tool']}{nccl}"
             link = f"[{each['id']}]({each['link']}), {each['date']}"
             rows.append([f"All-reduce: {each['name']}", machine, link])
-        for source in [] if "curves" in record else parts(record):
-            what = record["what"].split(":")[0].rstrip(".")
+        what, found = record["what"].split(":")[0].rstrip("."), parts(record)
+        if "sources" in record:
+            links = ", ".join(f"[{key}]({of['link']})" for key, of in record["sources"].items())
+            rows.append([what, f"those of {len(found)} sources: see the record", links])
+        for source in [] if {"curves", "sources"} & {*record} else found:
             machine = f"{source['machine']}; {source['software']}"
             rows.append([what, machine, f"[{source['name']}]({source['link']}), {source['date']}"])
     return table(["what", "machine and versions", "source"], rows)

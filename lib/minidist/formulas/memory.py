@@ -56,8 +56,7 @@ def memory(step: TrainingStep, strategy: str) -> dict[str, float]:
     """
     sizes, each, stage = step.sizes, step.each, STAGES[strategy]
     count, unit = sizes.parameters, sizes.largest_unit
-    over = shards(step, strategy)
-    others = sizes.experts * (step.expert - 1)
+    over, others = shards(step, strategy), sizes.experts * (step.expert - 1)
     own = state(count, each, over, stage, others)
     begins, ends, buckets_held = 0.0, 0.0, 0
     if each.compute < each.weights:
@@ -80,12 +79,10 @@ def memory(step: TrainingStep, strategy: str) -> dict[str, float]:
             begins = each.compute * (count + rest + unit)
             ends -= neighbors * unit * each.compute
         ends = max(ends, each.compute * rest + each.gradients * (rest + unit))
-    if step.micro_batches * step.accumulated > 1:  # gradients of the micro-batches before
-        if strategy == "fsdp_kept":  # unsharded, until the last has come
-            begins += each.gradients * count
-            ends += each.gradients * count
-        elif strategy != "ddp" or not step.views:
-            begins += own["gradients"]
+    if step.micro_batches * step.accumulated > 1:
+        summed = _summed(step, strategy, own["gradients"])
+        begins += summed
+        ends += summed if strategy == "fsdp_kept" else 0
     activations = step.batch * sample_activations(step, stage)
     update = each.update * ((count + others) / over if stage > 0 else count)
     optimizer = own["master"] + own["moments"]
@@ -102,6 +99,13 @@ def memory(step: TrainingStep, strategy: str) -> dict[str, float]:
         "always": always,
         "peak": always + max(begins + activations, own["gradients"] + max(ends, update)),
     }
+
+
+def _summed(step: TrainingStep, strategy: str, own: float) -> float:
+    """Bytes of gradients of the micro-batches before: whole ones where weights are kept, too."""
+    if strategy == "fsdp_kept":
+        return step.each.gradients * step.sizes.parameters
+    return 0 if strategy == "ddp" and step.views is True else own
 
 
 def shards(step: TrainingStep, strategy: str) -> int:

@@ -176,7 +176,7 @@ def units(step: TrainingStep, strategy: str) -> tuple[steps.Unit | None, list[st
     forward, backward, _ = phases(step, strategy)
     sizes, each = step.sizes, step.each
     over = "node" if strategy == "hsdp" else "ranks"
-    head = head_shares(step)
+    head = head_shares(step) if root(sizes) > 0 else [0.0, 0.0]
 
     def unit(parameters: float, of_forward: float, of_backward: float) -> Unit:
         across = 0.0
