@@ -26,7 +26,6 @@ from course.chapters.experts.figures import balance, dispatch
 from course.chapters.feeding.figures import (
     batch_shares,
     epoch,
-    spreads,
     token_weights,
     two_paths,
     uneven,
@@ -53,7 +52,7 @@ from course.chapters.pipelines.figures import pipelines
 from course.chapters.ring.figures import chunk_tour, link_lanes, readings, ring_circle
 from course.chapters.sequences.figures import causal_blocks, ring_of_keys, ring_work
 from course.chapters.tensor.figures import half_twice, losses, split_block, who_talks
-from course.chapters.which.figures import one_memory, ring_path, winners
+from course.chapters.which.figures import one_memory, protocols, ring_path, winners
 from course.chapters.why.figures import filled, machine
 from course.chapters.zero.figures import flat_layout, who_holds, zero_step
 from minidist.plots.cells import stacked_bars

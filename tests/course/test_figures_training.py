@@ -91,11 +91,6 @@ def test_a_rank_that_has_ended_is_waited_for_or_sends_zeros() -> None:
     assert "waits …" not in texts(joined)
 
 
-def test_spreads_say_the_variance_of_each_rank_and_of_all() -> None:
-    (axes,) = figures.spreads(torch.tensor([[-1.0, 1.0], [2.0, 2.0]])).axes
-    assert texts(axes)[:3] == ["1.00", "0.00", "1.50"]
-
-
 def test_small_steps_and_a_large_one_part_as_the_rate_grows() -> None:
     def apart(rate: float) -> float:
         small, large = descend(rate, 6)[-1], descend(6 * rate, 1)[-1]

@@ -13,7 +13,7 @@ from typing import Any
 
 from IPython.display import Markdown
 
-from course.pages.table import table
+from course.pages.table import folded, table
 
 PUBLISHED = Path(__file__).parents[3] / "benchmarks" / "published"
 
@@ -41,7 +41,7 @@ def parts(record: dict[str, Any]) -> list[dict[str, str]]:
 
 
 def sources() -> Markdown:
-    """A table of all records, and of each measured curve, with their machines and sources."""
+    """All records, and each measured curve, with their machines and sources, folded."""
     rows: list[list[str]] = []
     for path in sorted(PUBLISHED.glob("*.json")):
         record = published(path.stem)
@@ -57,7 +57,8 @@ def sources() -> Markdown:
         for source in [] if {"curves", "sources"} & {*record} else found:
             machine = f"{source['machine']}; {source['software']}"
             rows.append([what, machine, f"[{source['name']}]({source['link']}), {source['date']}"])
-    return table(["what", "machine and versions", "source"], rows)
+    inner = table(["what", "machine and versions", "source"], rows)
+    return folded(f"All {len(rows)} records", inner)
 
 
 def curve(name: str) -> dict[str, Any]:

@@ -1,5 +1,7 @@
 """The page "Rates": what GPUs were seen to reach, beside the formula of the clock."""
 
+from contextlib import redirect_stdout
+from io import StringIO
 from statistics import median
 from typing import Any
 
@@ -9,11 +11,11 @@ from matplotlib.figure import Figure
 from course.pages import results
 from course.pages.predicted import GPUS, throughput
 from course.pages.recorded import recorded
-from course.pages.table import table
+from course.pages.table import folded, table
 from minidist.planner.hardware import A100, H100, H200, Accelerator
 from minidist.planner.jobs import LARGE, MEDIUM, SMALL
 from minidist.planner.sizes import Sizes
-from minidist.plots.curves import Curve, curves
+from minidist.plots.curves import Curve, curves, grouped_bars
 
 JOBS = {"small": SMALL, "medium": MEDIUM, "large": LARGE}
 WAYS = ["autocast", "autocast, compiled", "bf16", "bf16, compiled"]
@@ -46,11 +48,10 @@ def utilization() -> Figure:
         medians = [100 * median(points[width]) for width in widths]
         formula = [100 * gpu.rate(width) / gpu.flops for width in widths]
         lines.append(Curve(gpu.name[:4], widths, medians, color))
-        label = f"{gpu.name[:4]}, U = {gpu.utilization}"
-        lines.append(Curve(label, widths, formula, color, predicted=True))
+        lines.append(Curve("", widths, formula, color, predicted=True))
     ticks: dict[float, str] = {w: f"{w:,}" for w in (768, 2048, 4096, 8192)}
     panels = {"% of the peak": lines}
-    return curves(panels, x_label="width of the model", x_ticks=ticks, y_log=False)
+    return curves(panels, x_label="width of the model", x_ticks=ticks, y_log=False, y_zero=True)
 
 
 def layers_alone(record: str = "gpu_rates") -> dict[tuple[int, str], dict[str, Any]]:
@@ -62,16 +63,28 @@ def layers_alone(record: str = "gpu_rates") -> dict[tuple[int, str], dict[str, A
     }
 
 
+def layer_bars() -> Figure:
+    """TFLOP/s of a layer of each job by the H100's clock, and as two GPUs reached it."""
+    groups = {"the H100's clock": [clock(job) / 1e12 for job in JOBS.values()]}
+    for way in ("autocast", "bf16"):
+        for gpu, record in (("H100", "gpu_rates"), ("H200", "gpu_rates_h200")):
+            found = layers_alone(record)
+            groups[f"{gpu}, {way}"] = [found[job.width, way]["tflops"] for job in JOBS.values()]
+    return grouped_bars(groups, [*JOBS], y_label="TFLOP/s of a layer")
+
+
 def layers_beside() -> Markdown:
-    """TFLOP/s of a layer of each job on an H100 and on an H200, and by the H100's clock."""
-    found = [layers_alone(), layers_alone("gpu_rates_h200")]
+    """The same with compiled layers, folded; a dash where no time was left."""
+    with redirect_stdout(StringIO()):  # the bars have said where and when
+        found = [layers_alone(), layers_alone("gpu_rates_h200")]
     rows = []
     for name, job in JOBS.items():
         reached = [[each.get((job.width, way)) for each in found] for way in WAYS]
         rates = [[f"{r['tflops']:.0f}" if r else "–" for r in pair] for pair in reached]
         cells = ["\N{NO-BREAK SPACE}·\N{NO-BREAK SPACE}".join(pair) for pair in rates]
         rows.append([name, round(clock(job) / 1e12), *cells])
-    return table(["TFLOP/s, H100 · H200", "by the H100's clock", *WAYS], rows)
+    head = ["TFLOP/s, H100 · H200", "by the H100's clock", *WAYS]
+    return folded("All numbers (–: not timed)", table(head, rows))
 
 
 def rates_by_ranks() -> dict[int, dict[int, float]]:
@@ -94,7 +107,8 @@ def split() -> Figure:
     ]
     ticks: dict[float, str] = {ranks: f"{ranks}" for ranks in (1, 2, 4, 8)}
     panels = {"TFLOP/s of one rank": lines}
-    return curves(panels, x_label="ranks that share a layer", x_ticks=ticks, y_log=False)
+    x_label = "ranks that share a layer"
+    return curves(panels, x_label=x_label, x_ticks=ticks, y_log=False, y_zero=True)
 
 
 def eight_bits(job: Sizes) -> tuple[float, float]:

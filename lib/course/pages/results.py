@@ -14,6 +14,7 @@ from course.pages.table import folded, table
 from minidist.planner.hardware import H200
 from minidist.planner.planner import plan
 from minidist.planner.sizes import Sizes
+from minidist.plots.cells import stacked_bars
 from minidist.plots.curves import grouped_bars
 from minidist.plots.style import GREY
 
@@ -106,15 +107,27 @@ def predicted(what: str, row: Row) -> float:
     )  # fmt: skip
 
 
-def beside_predicted() -> Markdown:
-    """Peaks and times of the small job on a GPU, predicted and measured."""
-    rows = []
+def small_times() -> Figure:
+    """Milliseconds of the small job's step on a GPU: a bar as measured, a mark as predicted."""
+    bars, marks = {}, {}
     for row in small_job():
+        again = ", checkpointed" * row["checkpointed"]
+        name = f"{row['way']}{again}\n{row['tokens']:,} tokens"
+        bars[name], marks[name] = {"measured": row["ms"][1]}, 1e3 * predicted("step", row)
+    return stacked_bars(bars, x_label="milliseconds per step", marks=("predicted", marks))
+
+
+def beside_predicted() -> Markdown:
+    """Peaks and times of the small job on a GPU, predicted and measured, folded."""
+    with redirect_stdout(StringIO()):  # the bars have said where and when
+        found = small_job()
+    rows = []
+    for row in found:
         size = f"{predicted('peak', row) / 1e9:.1f} → {row['peak_bytes'] / 1e9:.1f}"
         took = f"{1e3 * predicted('step', row):.0f} → {row['ms'][1]:.0f}"
         rows.append([row["way"], row["tokens"], "yes" if row["checkpointed"] else "", size, took])
     head = ["small job", "tokens", "checkpointed", "peak, GB", "step, ms"]
-    return table(head, rows)
+    return folded("All numbers, predicted → measured", table(head, rows))
 
 
 def widths() -> list[tuple[int, float, float]]:

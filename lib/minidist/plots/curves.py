@@ -85,12 +85,14 @@ def curves(
     marks: Mapping[str, float] | None = None,
     x_log: bool = True,
     y_log: bool = True,
+    y_zero: bool = False,
     one_scale: bool = True,
 ) -> Figure:
     """Curves, each with its name at its end, over a logarithmic axis unless told otherwise.
 
     `panels`: what y is → curves, on `one_scale` or each on its own; `x_ticks`: x → what is written
-    there, powers of two if not given; `marks`: name → x of a line from top to bottom.
+    there, powers of two if not given; `marks`: name → x of a line from top to bottom; `y_zero`: y
+    begins at 0.
     """
     size = 3.4, (2.5 if one_scale else 1.8) * len(panels) + 0.3
     pad = 16 if marks else 6
@@ -105,6 +107,8 @@ def curves(
             axes.set_xticks(list(x_ticks), list(x_ticks.values()))
         if y_log:
             axes.set_yscale("log")
+        if y_zero:
+            axes.set_ylim(bottom=0)
         for name, at in (marks or {}).items():
             axes.axvline(at, color=GREY, lw=1, ls=":")
             style.on_top(axes, at, name)

@@ -95,9 +95,8 @@ def floors(
         side = "center" if not place[0] else "left" if place[0] > 0 else "right"
         look: Look = {"fontsize": 8, "ha": side, "va": "center"}
         axes.annotate(name, point, place, textcoords="offset points", **look)
-    said: Look = {"fontsize": style.LABEL, "color": GREY}
-    axes.text(least_steps * 1.06, ranks, "fewest steps", **said)
-    axes.text(least_steps * 1.06, least_sent * 0.9, "fewest bytes", va="top", **said)
+    style.on_top(axes, least_steps, "fewest steps")
+    style.beside(axes, least_sent, "fewest\nbytes")
     plain_logs(axes, [1, 2, 5, 10, 20, 50, 100, 200])
     axes.set(xlim=(least_steps * 0.8, 2.9 * ranks), ylim=(least_sent * 0.55, 1.45 * ranks))
     style.chart(axes, x_label="steps", y_label="tensors sent by the busiest rank")

@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from itertools import product
 
 import numpy as np
-import torch
 from matplotlib.figure import Figure
 
-from course.drawing.sketches import Look, note, rank_names, sketch, timeline
+from course.drawing.sketches import Look, rank_names, sketch, timeline
 from minidist.plots import style
 from minidist.plots.cells import Cell, cells, lanes, of_ranks
 from minidist.plots.style import COLORS, GREY, PHASE, RANK, box
@@ -82,27 +81,6 @@ def token_weights(lengths: Sequence[Sequence[int]]) -> Figure:
     return figure
 
 
-def spreads(values: torch.Tensor) -> Figure:
-    """`values` [ranks, samples], a row of points for each rank and one for all, and deviations."""
-    ranks, edge = len(values), float(values.max()) + 0.5
-    figure, axes = style.single(size=(3.7, 0.42 * ranks + 0.9))
-    rows = [{rank: own} for rank, own in enumerate(values)] + [dict(enumerate(values))]
-    for row, parts in enumerate(rows):
-        own, y = torch.cat([*parts.values()]), row + 0.5
-        mean, variance = float(own.mean()), float(own.var(correction=0))
-        wide = variance**0.5
-        axes.plot([mean - wide, mean + wide], [y, y], color=GREY, linewidth=7, alpha=0.4)
-        axes.plot([mean], [y], marker="|", markersize=14, markeredgewidth=2.2, color=GREY)
-        for rank, part in parts.items():
-            axes.plot(part, [y] * len(part), "o", color=RANK[rank % len(RANK)], markersize=4)
-        note(axes, edge, y, f"{variance:.2f}", fontsize=style.LABEL)
-    note(axes, edge, -0.1, "variance", fontsize=style.LABEL)
-    axes.axhline(ranks, color=GREY, linewidth=0.6)
-    cells(axes, [()] * (ranks + 1), [*rank_names(ranks), "all"])
-    axes.set(xlim=(float(values.min()) - 0.2, edge), xticks=[-2, -1, 0, 1, 2])
-    return figure
-
-
 CURVATURE = np.array([1.0, 6.0])
 START = np.array([-3.0, 0.9])
 
@@ -115,17 +93,20 @@ def descend(rate: float, steps: int) -> np.ndarray:
 def two_paths(rates: Sequence[float], k: int) -> Figure:
     """A panel for each rate: k steps with it, and one step with k times the rate."""
     titles = {f"rate {rate:g}": rate for rate in rates}
-    figure, panels = style.stacked(titles, (3.7, 1.45 * len(rates)), sharex=True)
-    x, y = np.meshgrid(np.linspace(-3.4, 1.4, 80), np.linspace(-2.1, 1.2, 80))
+    ends = [min(0, descend(k * rate, 1)[1, 1]) - 0.5 for rate in rates]  # below each panel's paths
+    high = [1.3 - end for end in ends]
+    size = 3.7, 0.9 * sum(high) + 0.8
+    figure, panels = style.stacked(titles, size, sharex=True, height_ratios=high)
+    x, y = np.meshgrid(np.linspace(-3.4, 0.6, 80), np.linspace(min(ends), 1.3, 80))
     height = (CURVATURE[0] * x**2 + CURVATURE[1] * y**2) / 2
-    for axes, rate in panels:
+    for (axes, rate), end in zip(panels, ends, strict=True):
         axes.contour(x, y, height, levels=8, colors=GREY, linewidths=0.5)
         axes.plot(0, 0, "x", color=GREY, markersize=6)
         small, large = descend(rate, k), descend(k * rate, 1)
         look: Look = {"markersize": 4, "linewidth": 1.4}
         axes.plot(*small.T, "o-", color=COLORS[0], label=f"{k} small steps", **look)
         axes.plot(*large.T, "s--", color=COLORS[1], label="one large step", **look)
-        axes.set(xlim=(-3.4, 1.4), ylim=(-2.1, 1.2))
+        axes.set(xlim=(-3.4, 0.6), ylim=(end, 1.3))
         style.table(axes)
     style.legend_below(figure, 2)
     return figure

@@ -8,12 +8,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap, to_rgba
 from matplotlib.figure import Figure
-from matplotlib.patches import Wedge
+from matplotlib.patches import Patch, Wedge
 from matplotlib.ticker import FixedLocator
 
 from course.drawing.sketches import Look, arrow, clockwise, dot, sketch
 from minidist.plots import style
-from minidist.plots.cells import Cell, cells
+from minidist.plots.cells import Cell, cells, numbered
 from minidist.plots.curves import in_bytes
 from minidist.plots.style import COLORS, GREY, LABEL, RANK, TITLE
 
@@ -96,6 +96,27 @@ def _shade(name: str) -> tuple[float, float, float, float]:
     """The color of an algorithm, the lighter the less bandwidth its protocol has."""
     algorithm, _, protocol = name.removeprefix("binomial ").partition(", ")
     return to_rgba(style.color_of(algorithm), OPACITY.get(protocol, 0.55))
+
+
+def protocols(parts: Mapping[str, tuple[int, int]], size: int = 128) -> Figure:
+    """As many bytes of a message by each protocol: data, and the flags among them.
+
+    `parts`: name → bytes of data, and of the flag behind each; of none, one follows at the end.
+    """
+    data, flag = (GREY, 0.3), (COLORS[1], 0.75)
+    rows: dict[str, list[Cell]] = {}
+    for name, (count, flags) in parts.items():
+        times = size // (count + flags) if flags else 1
+        pair = [Cell("", data, count if flags else size), Cell("", flag, flags)]
+        rows[name] = [cell for cell in pair * times if cell.wide]
+    figure, axes = style.single(size=(3.7, 0.36 * len(parts) + 1.0))
+    cells(axes, rows, tall=0.6, margin=0)
+    numbered(axes)
+    axes.set_xticks(range(0, size + 1, size // 4))
+    axes.set_xlabel("bytes sent", fontsize=TITLE)
+    looks = [Patch(label=name, facecolor=face) for name, face in (("data", data), ("flag", flag))]
+    style.legend_below(figure, 2, looks)
+    return figure
 
 
 def ring_path(count: int, local: int, inside: str, between: str) -> Figure:
