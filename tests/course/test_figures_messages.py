@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex, to_rgb
+from matplotlib.patches import Rectangle
 
 from course import figures
 from course.chapters.algorithms.figures import edges, level
@@ -217,6 +218,16 @@ def test_the_hops_of_a_ring_that_leave_a_node_are_thick_and_priced() -> None:
     assert [hop.get_linewidth() > 2 for hop in hops] == [False, True] * 3
     assert texts(axes).count("9 µs") == 3
     assert "once round:\n3 × 1 µs\n+ 3 × 9 µs" in texts(axes)
+
+
+def test_protocols_fill_as_many_bytes_with_data_and_flags() -> None:
+    parts = {"Simple": (0, 0), "LL128": (120, 8), "LL": (4, 4)}
+    (axes,) = figures.protocols(parts).axes
+    rows: dict[float, list[float]] = {}
+    for cell in axes.patches:
+        if isinstance(cell, Rectangle):
+            rows.setdefault(cell.get_y(), []).append(cell.get_width())
+    assert [*rows.values()] == [[128], [120, 8], [4] * 32]
 
 
 def test_in_one_memory_ranks_write_rows_read_columns_and_leave_sums_on_the_diagonal() -> None:

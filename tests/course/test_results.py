@@ -31,7 +31,7 @@ def test_folded_tables_have_all_rows() -> None:
     for shown, rows in (
         (results.all_steps(cpu), len(cpu) // 2),
         (results.collectives(), 8),
-        (results.plans(), 30),
+        (results.beside_predicted(), len(small_job())),
         (results.all_parts(), len(split_layers())),
     ):
         assert shown.data.startswith("<details>\n<summary>All ")
@@ -73,6 +73,15 @@ def test_the_small_job_takes_what_was_predicted_but_for_few_tokens() -> None:
     assert by["single", 2048, False] < 0.65 < 0.75 < by["ddp, views, fused", 2048, False] < 0.85
 
 
+def test_each_run_of_the_small_job_has_a_bar_and_a_mark() -> None:
+    axes = results.small_times().axes[0]
+    assert len(axes.get_yticklabels()) == len(small_job())
+    (marks,) = axes.lines
+    assert [float(x) for x in marks.get_xdata()] == [  # type: ignore[union-attr]
+        1e3 * results.predicted("step", row) for row in small_job()
+    ]
+
+
 def test_the_rate_is_that_of_wide_models() -> None:
     assert all(0.97 < told / took < 1.03 for width, told, took in results.widths() if width > 512)
 
@@ -89,9 +98,11 @@ def test_seen_rates_stand_beside_the_formulas() -> None:
     both = rates.layers_alone("gpu_rates_h200")
     cast = {(job.width, "autocast, compiled") for job in (MEDIUM, LARGE)}
     assert {*timed} - {*both} == cast  # the two dashes: no time was left
-    text = rates.layers_beside().data
+    text = rates.layers_beside().data.partition("\n\n")[2]
     assert text.count("·\N{NO-BREAK SPACE}–") == 2
     assert "–" not in text.replace("·\N{NO-BREAK SPACE}–", "")
+    bars = [each for each in rates.layer_bars().axes[0].patches if isinstance(each, Rectangle)]
+    assert len(bars) == 5 * 3
     assert rates.clock(SMALL) < rates.clock(MEDIUM) < rates.clock(LARGE) < H100.flops
 
 

@@ -87,17 +87,6 @@ def collectives() -> Markdown:
     return folded("All sizes", by_size(ratio, list(dict.fromkeys(name for name, _ in ratio))))
 
 
-def plans() -> Markdown:
-    """Predicted over measured time and memory of a small GPT's step on two ranks, folded."""
-    rows = [row for row in recorded("plan")["rows"] if (row["what"], row["ranks"]) == ("plan", 2)]
-    found = [
-        [row["way"], row["link"], row["width"], row["ms_factor"], row["peak_bytes_factor"]]
-        for row in rows
-    ]
-    head = ["strategy", "link", "width", "time", "peak memory"]
-    return folded("All predictions", table(head, found))
-
-
 def predicted(what: str, row: Row) -> float:
     """Seconds or bytes of a recorded run of the small job, at the H200's rates."""
     return ask(
