@@ -153,11 +153,17 @@ def kernel_waits(record: Mapping[str, Any], collective: str, mebibytes: float) -
 
 
 def bucket_sweep(record: Mapping[str, Any]) -> Figure:
-    """The record `bucket_sweep`: backward's time over the size of buckets, in three ways."""
+    """The record `bucket_sweep`: backward's time over the size of buckets, in three ways.
+
+    Dashed: what the rule of buckets predicts if the last to leave is full.
+    """
     size, ddp, overlapped, at_the_end = np.array(record["rows"]).T
     ways = {"no overlap": (at_the_end, 1), "overlapped": (overlapped, 0), "DDP itself": (ddp, 2)}
     lines = [Curve(name, size, took, color) for name, (took, color) in ways.items()]
-    marks = {"the whole model": record["parameters"] * 4 / 2**20}
+    model = record["parameters"] * 4 / 2**20
+    exposed = (at_the_end.mean() - ddp.mean()) * np.minimum(size / model, 1)
+    lines.append(Curve("", size, ddp.mean() + exposed, 6, predicted=True))
+    marks = {"the whole model": model}
     scales: Look = {"x_log": False, "y_log": False}
     panels = {"backward, milliseconds": lines}
     return curves(panels, x_label="size of a bucket, MiB", marks=marks, **scales)

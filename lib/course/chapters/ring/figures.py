@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Circle
@@ -168,35 +167,3 @@ def lanes(replay: Replay, rank: int) -> tuple[Sequence[tuple[float, float, int]]
                 (leaving if rank == src else coming).append((now, share, src))
         now += max(sent.values())
     return coming, leaving
-
-
-def readings(replay: Replay, rank: int = 1) -> Figure:
-    """A schedule's messages, and below them the three things that one can make of them.
-
-    They are a picture of the first step, one rank's part in all steps, and when its link is busy.
-    """
-    figure = plt.figure(figsize=(3.6, 4.3), facecolor="none", layout="constrained")
-    axes = figure.subplot_mosaic(
-        "ss;dr;pp", width_ratios=(1.25, 1), height_ratios=(0.55, 2.05, 0.8)
-    )
-    said = [f"{e.src} → {e.dst}: chunk {e.chunk}" for e in replay.events if e.step == 0]
-    steps = f"step 1 of {replay.steps}, then {replay.steps - 1} more like it"
-    style.write(axes["s"], 0.5, 0.75, steps)
-    style.write(axes["s"], 0.5, 0.25, "     ".join(said))
-    panel(axes["d"], replay, [0], "drawn: step 1")
-    axes["d"].set_anchor("N")
-    sends = {event.step: event.chunk for event in replay.events if event.src == rank}
-    for event in (event for event in replay.events if event.dst == rank):
-        then = "add" if event.reduce else "keep"
-        line = f"{event.step + 1}:  send {sends[event.step]},  {then} {event.chunk}"
-        style.write(axes["r"], 0.5, 0.88 - 0.86 * event.step / replay.steps, line)
-    own = link(replay, rank)
-    plots.cells(axes["p"], own, tall=0.8, margin=0)
-    plots.numbered(axes["p"])
-    axes["p"].set_xlabel(TIME, fontsize=style.TITLE)
-    axes["s"].set_axis_off()
-    axes["r"].set_axis_off()
-    run, priced = f"run: rank {rank}'s part", f"priced: rank {rank}'s link"
-    for name, title in (("s", "the schedule"), ("r", run), ("p", priced)):
-        axes[name].set_title(title, fontsize=style.TITLE, fontweight="bold")
-    return figure
