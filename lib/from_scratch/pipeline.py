@@ -1,13 +1,14 @@
 """A pipeline: each rank has a stage or more of the model, and works on a micro-batch at a time.
 
-("F", stage, m) is a stage's forward with micro-batch m, ("B", stage, m) its backward. All ranks
-walk through one list of such work, in which each piece comes after those that it needs, and do
-their part of it. So any two post their messages in the same order, as NCCL wants it::
+("F", stage, m) is a stage's forward with micro-batch m, ("B", stage, m) its backward; or backward
+comes in two pieces, "I" for the gradient of the stage's input, and later "W" for those of weights.
+All ranks walk through one list of such work, in which each piece comes after those that it needs,
+and do their part of it. So any two post their messages in the same order, as NCCL wants it::
 
     pipeline = Pipeline(layers, stages, border)
     loss = pipeline.step(works, x, y, loss_of)
 
-Huang et al., *GPipe* (2019); Narayanan et al., *PipeDream* (2019).
+Huang et al., *GPipe* (2019); Narayanan et al., *PipeDream* (2019); Qi et al., *Zero Bubble* (2023).
 """
 
 from __future__ import annotations
@@ -22,25 +23,33 @@ from torch import Tensor, nn
 from from_scratch.refusals import check_batch, check_border, check_layers, labels
 
 Work = tuple[str, int, int]  # kind, stage, micro-batch
+Held = tuple[Tensor, Tensor, Tensor | None]  # a stage's input, its output, the output's gradient
 
 
 class Pipeline:
-    """This rank's stages of a model; stage s is on rank s % N of the group, or of all.
+    """This rank's stages of a model; stage s is on rank `homes[s]`, or s % N, of the group or all.
 
     `border` is a tensor like those that pass from one stage to the next, the same at each border.
     What a stage returns in a narrower dtype, as under autocast, travels in the border's.
     """
 
     def __init__(
-        self, layers: nn.Sequential, stages: int, border: Tensor, group: Any = None
+        self,
+        layers: nn.Sequential,
+        stages: int,
+        border: Tensor,
+        group: Any = None,
+        homes: Sequence[int] | None = None,
     ) -> None:
-        check_layers(layers, stages, border, group)
-        self.rank, self.ranks = dist.get_rank(group), dist.get_world_size(group)
+        ranks = dist.get_world_size(group)
+        self.homes = homes or [stage % ranks for stage in range(stages)]
+        check_layers(layers, stages, border, self.homes, group)
+        self.rank = dist.get_rank(group)
         self.last, self.border, self.group = stages - 1, border.new_empty(border.shape), group
         size = len(layers) // stages
-        own = range(self.rank, stages, self.ranks)
+        own = [stage for stage, rank in enumerate(self.homes) if rank == self.rank]
         self.modules = {s: layers[s * size : (s + 1) * size] for s in own}
-        self.held: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}  # input, output, for backward
+        self.held: dict[tuple[int, int], Held] = {}  # until the end of backward
         self.arriving: dict[Work, tuple[Tensor, Any]] = {}  # input, message that brings it
         self.leaving: list[tuple[Tensor, Any]] = []
         self.checked: set[int] = set()  # stages of which all ranks know that they fit
@@ -59,29 +68,42 @@ class Pipeline:
         xs, ys, losses = x.chunk(micro), y.chunk(micro), []
         share = [labels(each) / labels(y) for each in ys]
         for kind, stage, m in works:
-            result, to = None, stage + 1 if kind == "F" else stage - 1
+            result, way = None, "F" if kind == "F" else "B"
+            to = {"F": stage + 1, "W": -1}.get(kind, stage - 1)  # the stage that waits for it
             if stage in self.modules and kind == "F":
                 given = self.received(("F", stage, m)).requires_grad_() if stage else xs[m]
                 out = self.modules[stage](given)
                 if stage == last:  # the mean over no labels would be NaN
                     out = share[m] * loss_of(out, ys[m]) if share[m] else out[:0].sum()
                     losses.append(out.detach())
-                self.held[stage, m], result = (given, out), out.detach()
+                self.held[stage, m], result = (given, out, None), out.detach()
             elif stage in self.modules:
-                given, out = self.held.pop((stage, m))
-                gradient = self.received(("B", stage, m)) if stage < last else None
-                if out.requires_grad:  # nothing comes before it that is not frozen
-                    out.backward(gradient)
-                if stage:
-                    result = torch.zeros_like(given) if given.grad is None else given.grad
+                result = self.backward(kind, stage, m)
             if kind == "F" and stage < last:
-                check_border(result, self.border, stage, stage not in self.checked, self.group)
+                src, first = self.homes[stage], stage not in self.checked
+                check_border(result, self.border, stage, src, first, self.group)
                 self.checked.add(stage)
             if 0 <= to <= last:
-                self.carry((kind, to, m), result, stage % self.ranks, to % self.ranks)
+                self.carry((way, to, m), result, self.homes[stage], self.homes[to])
         for _, message in self.leaving:
             message.wait()
         return torch.stack(losses).sum() if losses else None
+
+    def backward(self, kind: str, stage: int, m: int) -> Tensor | None:
+        """Add to gradients of weights, unless `kind` is "I"; return the input's, but for "W"."""
+        given, out, gradient = self.held.pop((stage, m))
+        if kind != "W" and stage < self.last:
+            gradient = self.received(("B", stage, m))
+        if kind == "I":
+            self.held[stage, m] = given, out, gradient  # for W, which walks the graph once more
+        weights = self.modules[stage].parameters()
+        wanted = {"B": None, "I": [given], "W": [w for w in weights if w.requires_grad]}[kind]
+        # Nothing is to be done if all is frozen, or for the input of the first stage.
+        if out.requires_grad and (wanted is None or any(each.requires_grad for each in wanted)):
+            out.backward(gradient, inputs=wanted, retain_graph=kind == "I")
+        if kind == "W" or not stage:
+            return None
+        return torch.zeros_like(given) if given.grad is None else given.grad
 
     def carry(self, work: Work, out: Any, src: int, dst: int) -> None:
         """Start to move what `work` needs from rank `src` to rank `dst`."""

@@ -31,7 +31,9 @@ def check_sender(tensor: Tensor, group: Any) -> None:
         raise ValueError(f"Gloo's isend cannot send what is on {tensor.device}: use NCCL, or a CPU")
 
 
-def check_layers(layers: nn.Sequential, stages: int, border: Tensor, group: Any) -> None:
+def check_layers(
+    layers: nn.Sequential, stages: int, border: Tensor, homes: Sequence[int], group: Any
+) -> None:
     """Refuse layers that differ between ranks, do not divide, or share weights across them."""
     check_sender(border, group)
     ranks = dist.get_world_size(group)
@@ -43,10 +45,12 @@ def check_layers(layers: nn.Sequential, stages: int, border: Tensor, group: Any)
     if stages < 1 or not len(layers) or len(layers) % stages or stages % ranks:
         text = f"{len(layers)} layers, {stages} stages and {ranks} ranks"
         raise ValueError(f"{text}: each has to divide the one before")
+    if sorted({*homes}) != [*range(ranks)] or len(homes) != stages:
+        raise ValueError(f"homes: expected a rank for each of {stages} stages, got {[*homes]}")
     if not border.is_floating_point():
         raise ValueError(f"border: expected floating point, got {border.dtype}")
     size = len(layers) // stages
-    check_shared(layers, [number // size % ranks for number in range(len(layers))])
+    check_shared(layers, [homes[number // size] for number in range(len(layers))])
 
 
 def check_shared(modules: Iterable[nn.Module], owners: Iterable[int]) -> None:
@@ -65,8 +69,8 @@ def check_batch(works: Sequence[tuple[str, int, int]], stages: int, x: Tensor, y
     kinds, places, micros = map(set, zip(*works, strict=True))
     if 1 + max(places) != stages:
         raise ValueError(f"the order is for {1 + max(places)} stages, the model has {stages}")
-    if kinds - {*"FB"}:
-        raise ValueError(f"works: expected F and B, got {sorted(kinds)}: backward in one piece")
+    if kinds - {*"FBIW"}:
+        raise ValueError(f"works: expected F and B, or I and W for B, got {sorted(kinds)}")
     if not torch.is_grad_enabled():
         raise RuntimeError("a step computes gradients, too: call it outside torch.no_grad()")
     for each in (x, y):
@@ -81,9 +85,11 @@ def labels(y: Tensor) -> int:
     return y.numel() if y.is_floating_point() else int((y != -100).sum())
 
 
-def check_border(out: Tensor | None, border: Tensor, stage: int, first: bool, group: Any) -> None:
+def check_border(
+    out: Tensor | None, border: Tensor, stage: int, src: int, first: bool, group: Any
+) -> None:
     """Refuse what a stage returns, None on other ranks, if it does not fit; at first on all."""
-    src, text = stage % dist.get_world_size(group), ""
+    text = ""
     if out is not None and (
         out.shape != border.shape or torch.promote_types(out.dtype, border.dtype) != border.dtype
     ):

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable, Sequence
 from functools import cache
+from itertools import pairwise
 from typing import Any
 from unittest.mock import patch
 
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from torch.distributed.pipelining import (
     PipelineStage,
     Schedule1F1B,
+    ScheduleDualPipeV,
     ScheduleGPipe,
     ScheduleInterleaved1F1B,
 )
@@ -24,7 +26,9 @@ from minidist import launch
 from minidist.schedule.pipeline import (
     Order,
     Work,
+    dual_pipe_v,
     gpipe,
+    homes,
     interleaved,
     messages,
     most_held,
@@ -41,6 +45,8 @@ ORDERS: dict[str, Callable[[int], Order]] = {
     "1F1B, one micro-batch": lambda ranks: one_f_one_b(ranks, 1),
     "1F1B, fewer than ranks": lambda ranks: one_f_one_b(ranks, 2),
     "interleaved": lambda ranks: interleaved(ranks, 2 * ranks, 2),
+    "zero bubble": lambda ranks: zero_bubble(ranks, 8),
+    "DualPipeV": lambda ranks: dual_pipe_v(ranks, 8),
 }
 
 
@@ -78,11 +84,13 @@ def gradients(net: nn.Module) -> list[Tensor]:
     return [torch.empty(0) if p.grad is None else p.grad for p in net.parameters()]
 
 
-def piped(works: Sequence[Work]) -> tuple[Any, list[Tensor], list[tuple[int, int, int]]]:
+def piped(
+    works: Sequence[Work], home: Sequence[int] | None = None
+) -> tuple[Any, list[Tensor], list[tuple[int, int, int]]]:
     """The loss, the gradients on this rank, and the messages from it: to whom, what, bytes."""
     micro, stages = 1 + max(m for *_, m in works), 1 + max(stage for _, stage, _ in works)
     net, (x, y) = network(), batch()
-    pipeline = Pipeline(net, stages, border(micro))
+    pipeline = Pipeline(net, stages, border(micro), homes=home)
     with recorded() as calls:
         loss = pipeline.step(works, x, y, mse_loss)
     assert [pipeline.held, pipeline.arriving] == [{}, {}]
@@ -108,15 +116,18 @@ def in_any_order(stages: int, micro: int, seed: int) -> list[Work]:
     return done
 
 
-def all_piped(every: list[list[Work]]) -> list[Any]:
-    return [piped(works) for works in every]
+def all_piped(every: list[tuple[list[Work], list[int] | None]]) -> list[Any]:
+    return [piped(*each) for each in every]
 
 
 @cache
 def ran(ranks: int) -> dict[str, Any]:
     """What each rank has to say of each order, and of some that have none."""
-    every = {name: sequence(order(ranks)) for name, order in ORDERS.items()}
-    every |= {f"any, {seed}": in_any_order(2 * ranks, 4, seed) for seed in range(3)}
+    orders = {name: order(ranks) for name, order in ORDERS.items()}
+    every: dict[str, tuple[list[Work], list[int] | None]] = {
+        name: (sequence(order), homes(order)) for name, order in orders.items()
+    }
+    every |= {f"any, {seed}": (in_any_order(2 * ranks, 4, seed), None) for seed in range(3)}
     of_orders = zip(*launch(all_piped, ranks, [*every.values()]), strict=True)
     return dict(zip(every, of_orders, strict=True))
 
@@ -131,8 +142,9 @@ def test_every_order_gives_the_gradients_of_one_process(ranks: int) -> None:
     loss, right = by_one_process()
     for name, of_ranks in ran(ranks).items():
         losses, found, _ = zip(*of_ranks, strict=True)
-        assert [each is None for each in losses] == [True] * (ranks - 1) + [False], name
-        assert losses[-1].item() == pytest.approx(loss, rel=1e-6), name
+        tip = 0 if name == "DualPipeV" else ranks - 1  # the rank of the last stage
+        assert [rank for rank, each in enumerate(losses) if each is not None] == [tip], name
+        assert losses[tip].item() == pytest.approx(loss, rel=1e-6), name
         for number, (grads, one) in enumerate(zip(zip(*found, strict=True), right, strict=True)):
             (own,) = (each for each in grads if each.numel())  # on one rank
             assert close(own, one), (name, number)
@@ -144,9 +156,8 @@ def test_the_messages_are_those_of_the_order(ranks: int) -> None:
     """One for each border and micro-batch, forward and back, and of their size."""
     for name, make in ORDERS.items():
         order, sent = make(ranks), [each for *_, own in ran(ranks)[name] for each in own]
-        stages = stages_of(order)
-        micro = len(order[0]) * ranks // (2 * stages)
-        borders = [(s % ranks, (s + 1) % ranks) for s in range(stages - 1)] if ranks > 1 else []
+        micro = 1 + max(work.micro for work in order[0])
+        borders = [pair for pair in pairwise(homes(order)) if len({*pair}) > 1]
         both_ways = [pair for a, b in borders for pair in ((a, b), (b, a))]
         expected = [(*pair, border(micro).nbytes) for pair in both_ways for _ in range(micro)]
         assert sorted(sent) == sorted(expected)
@@ -157,7 +168,7 @@ def held(order: Order) -> int:
     """The most micro-batches of which this rank keeps a graph at once."""
     micro = 8
     net, (x, y), most = network(), batch(), 0
-    pipeline = Pipeline(net, stages_of(order), border(micro))
+    pipeline = Pipeline(net, stages_of(order), border(micro), homes=homes(order))
 
     def note(*_: Any) -> None:
         nonlocal most
@@ -171,7 +182,8 @@ def held(order: Order) -> int:
 
 @pytest.mark.claim("G1")
 def test_no_rank_holds_more_than_its_order_says() -> None:
-    for order in (gpipe(4, 8), one_f_one_b(4, 8), interleaved(4, 8, 2)):
+    several = gpipe(4, 8), one_f_one_b(4, 8), interleaved(4, 8, 2)
+    for order in (*several, zero_bubble(4, 8), dual_pipe_v(4, 8)):
         assert launch(held, 4, order) == most_held(order)
     assert most_held(one_f_one_b(4, 8)) == [4, 3, 2, 1]
 
@@ -200,30 +212,32 @@ def test_borders_are_told_once_and_checked_each_time() -> None:
 
 # ---- beside torch's own ----
 
-TORCH: dict[Any, tuple[Order, int]] = {
-    ScheduleGPipe: (gpipe(4, 8), 1),
-    Schedule1F1B: (one_f_one_b(4, 8), 1),
-    ScheduleInterleaved1F1B: (interleaved(4, 8, 2), 2),
+TORCH: dict[Any, Order] = {
+    ScheduleGPipe: gpipe(4, 8),
+    Schedule1F1B: one_f_one_b(4, 8),
+    ScheduleInterleaved1F1B: interleaved(4, 8, 2),
+    ScheduleDualPipeV: dual_pipe_v(4, 8),
 }
 
 
-def by_torch(schedule: Any, chunks: int) -> list[Tensor]:
-    rank, ranks = dist.get_rank(), dist.get_world_size()
-    net, (x, y), size = network(), batch(), LAYERS // (ranks * chunks)
+def by_torch(schedule: Any, home: list[int]) -> list[Tensor]:
+    rank, last = dist.get_rank(), len(home) - 1
+    net, (x, y), size = network(), batch(), LAYERS // len(home)
     stages = [
-        PipelineStage(net[s * size : (s + 1) * size], s, ranks * chunks, torch.device("cpu"))
-        for s in range(rank, ranks * chunks, ranks)
+        PipelineStage(net[s * size : (s + 1) * size], s, len(home), torch.device("cpu"))
+        for s in range(len(home))
+        if home[s] == rank
     ]
-    runs = schedule(stages if chunks > 1 else stages[0], 8, loss_fn=mse_loss)
-    given, wanted = [x] if rank == 0 else [], {"target": y} if rank == ranks - 1 else {}
+    runs = schedule(stages if len(stages) > 1 else stages[0], 8, loss_fn=mse_loss)
+    given, wanted = [x] if home[0] == rank else [], {"target": y} if home[last] == rank else {}
     runs.step(*given, **wanted)
     return gradients(net)
 
 
 def both() -> list[tuple[list[Tensor], list[Tensor]]]:
     return [
-        (piped(sequence(order))[1], by_torch(schedule, chunks))
-        for schedule, (order, chunks) in TORCH.items()
+        (piped(sequence(order), homes(order))[1], by_torch(schedule, homes(order)))
+        for schedule, order in TORCH.items()
     ]
 
 
@@ -244,8 +258,9 @@ REFUSED: dict[str, dict[str, Any]] = {
     "12 layers, 3 stages and 2 ranks: each has to divide the one before": {"stages": 3},
     "0 layers, 2 stages and 2 ranks: each has to divide the one before": {"layers": 0},
     "the order is for 2 stages, the model has 4": {"stages": 4},
-    "works: expected F and B, got ['F', 'I', 'W']: backward in one piece":
-        {"order": zero_bubble(2, 2)},
+    "works: expected F and B, or I and W for B, got ['B', 'F', 'G']":
+        {"more": [Work("G", 0, 0)]},
+    "homes: expected a rank for each of 2 stages, got [0, 0]": {"homes": [0, 0]},
     "5 samples do not divide into 2 micro-batches": {"samples": 5},
     "0 samples do not divide into 2 micro-batches": {"samples": 0},
     "rank 0: stage 0 returns [3, 5] of torch.float32, no border [2, 5] of torch.float32":
@@ -277,6 +292,8 @@ def said(
     label: int = 0,
     grad: bool = True,
     device: str = "cpu",
+    homes: Sequence[int] | None = None,
+    more: Sequence[Work] = (),
 ) -> str:
     net = nn.Sequential(*(nn.Linear(WIDE, WIDE) for _ in range(layers)))
     if odd >= 0:
@@ -287,7 +304,8 @@ def said(
     x, y = torch.ones(samples, WIDE), torch.full((samples,), label)
     try:
         with torch.set_grad_enabled(grad):
-            Pipeline(net, stages, border).step(sequence(order), x, y, cross_entropy)
+            pipeline = Pipeline(net, stages, border, homes=homes)
+            pipeline.step([*sequence(order), *more], x, y, cross_entropy)
     except (RuntimeError, ValueError) as error:
         return str(error)
     return "nothing"

@@ -12,7 +12,9 @@ from minidist.schedule.pipeline import (
     blocked,
     bubble,
     check,
+    dual_pipe_v,
     gpipe,
+    homes,
     interleaved,
     messages,
     most_held,
@@ -72,8 +74,9 @@ def test_zero_bubble_waits_for_forward_alone_and_holds_no_more() -> None:
 
 
 def test_the_sequence_has_all_work_after_what_it_needs() -> None:
-    for order in (gpipe(4, 6), one_f_one_b(4, 6), interleaved(4, 8, 2), zero_bubble(4, 6)):
-        works, done = sequence(order), set[Work]()
+    several = gpipe(4, 6), one_f_one_b(4, 6), interleaved(4, 8, 2), zero_bubble(4, 6)
+    for order in (*several, dual_pipe_v(4, 9)):
+        works, home, done = sequence(order), homes(order), set[Work]()
         last = max(work.stage for work in works)
         for work in works:
             kind, stage, m = work
@@ -81,13 +84,13 @@ def test_the_sequence_has_all_work_after_what_it_needs() -> None:
                 assert not stage or Work("F", stage - 1, m) in done
             if kind in "BI":
                 assert Work("F", stage, m) in done
-                assert stage == last or Work(kind, stage + 1, m) in done
+                assert stage == last or {("B", stage + 1, m), ("I", stage + 1, m)} & done
             if kind == "W":
                 assert Work("I", stage, m) in done
             done.add(work)
         assert sorted(works) == sorted(work for of_rank in order for work in of_rank)
         for rank, of_rank in enumerate(order):
-            assert [work for work in works if work.stage % 4 == rank] == [*of_rank]
+            assert [work for work in works if home[work.stage] == rank] == [*of_rank]
 
 
 def test_a_message_that_takes_its_time_makes_only_the_ends_longer() -> None:
@@ -102,7 +105,8 @@ WRONG: dict[str, list[list[tuple[str, int, int]]]] = {
         [(F, 0, 1), (B, 0, 1), (F, 0, 0), (B, 0, 0)],
         [(F, 1, 0), (B, 1, 0), (F, 1, 1), (B, 1, 1)],
     ],
-    "rank 0: F(1, 0) is no work of a stage of its own": [[(F, 1, 0)], [(F, 0, 0)]],
+    "rank 1: F(0, 0) is no work of a stage of its own": [[(F, 0, 0), (B, 0, 0)], [(F, 0, 0)]],
+    "no rank has stage 0": [[(F, 1, 0)]],
     "rank 0: G(0, 0) is no work of a stage of its own": [[("G", 0, 0)]],
     "rank 0 does F(0, 0) twice": [[(F, 0, 0), (F, 0, 0), (B, 0, 0)]],
     "rank 0 does B(0, 0) before F(0, 0)": [[(B, 0, 0), (F, 0, 0)]],
@@ -130,12 +134,12 @@ def test_with_blocking_sends_gpipe_comes_through_and_1f1b_does_not() -> None:
     assert blocked(one_f_one_b(2, 2)) == (
         "rank 0 sends F(0, 1) to rank 1, rank 1 sends B(1, 0) to rank 0"
     )
-    for order in (one_f_one_b(4, 8), interleaved(4, 8, 2), zero_bubble(4, 8)):
+    for order in (one_f_one_b(4, 8), interleaved(4, 8, 2), zero_bubble(4, 8), dual_pipe_v(4, 8)):
         assert " sends " in blocked(order)
 
 
 def test_a_program_has_a_receive_for_each_send() -> None:
-    for order in (gpipe(3, 4), interleaved(3, 6, 2), zero_bubble(3, 4)):
+    for order in (gpipe(3, 4), interleaved(3, 6, 2), zero_bubble(3, 4), dual_pipe_v(3, 6)):
         calls = [(rank, call) for rank in range(3) for call in program(order, rank)]
         sent = [(rank, call.peer, call.work) for rank, call in calls if call.sends]
         received = [(call.peer, rank, call.work) for rank, call in calls if not call.sends]

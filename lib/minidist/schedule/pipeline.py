@@ -1,10 +1,12 @@
 """A pipeline as data: what each rank computes, with which micro-batch, in which order.
 
-A model is cut into stages, one after the other; of N ranks, rank s % N has stage s. An order lists
-the work of every rank. `replay` proves it and says when each piece runs; from that follow its
-picture, its bubble, and the sequence that `from_scratch.pipeline` runs between real ranks.
+A model is cut into stages, one after the other. An order lists the work of every rank, and so says
+where each stage is: of N ranks, stage s on rank s % N, or folded into a V. `replay` proves it and
+says when each piece runs; from that follow its picture, its bubble, and the sequence that
+`from_scratch.pipeline` runs between real ranks.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple
@@ -29,8 +31,15 @@ class Work(NamedTuple):
         return f"{self.kind}({self.stage}, {self.micro})"
 
 
+class Overlapped(Work):
+    """A forward that runs together with the backward listed after it, as one piece of work.
+
+    While one of the two computes, what the other has computed travels. It equals the plain `Work`.
+    """
+
+
 Order = Sequence[Sequence[Work]]  # each rank's work
-TAKES = {"F": 1.0, "B": 2.0, "I": 1.0, "W": 1.0}
+TAKES = {"F": 1.0, "B": 2.0, "I": 1.0, "W": 1.0, "F&B": 3.0}
 
 
 # ---- orders ----
@@ -105,6 +114,44 @@ def zero_bubble(ranks: int, micro: int) -> Order:
     return order
 
 
+def dual_pipe_v(ranks: int, micro: int) -> Order:
+    """Two stages per rank, folded into a V, so that a forward and a backward can overlap.
+
+    Rank r has stages r and 2N - 1 - r. Gradients of weights fill the ends, as in `zero_bubble`.
+    DeepSeek-AI, *DeepSeek-V3 Technical Report* (2024), section 3.2.1: this is the half of DualPipe
+    that has one copy of the weights, and is called DualPipeV in DeepSeek's repository.
+    """
+    _check_sizes(ranks, micro)
+    if micro < 2 * ranks:
+        raise ScheduleError(f"{micro} micro-batches are fewer than the {2 * ranks} stages")
+    return [[*_folded(rank, ranks, micro)] for rank in range(ranks)]
+
+
+def _folded(rank: int, ranks: int, micro: int) -> Iterator[Work]:
+    """A rank's work, from its plan: 0 is its stage on the way down the V, 1 that on the way up."""
+    below = ranks - 1 - rank  # ranks, towards the V's tip
+    pairs = ["F0&B1", "F1&B0"] * (micro - 2 * ranks + rank + 1)
+    if not below:
+        pairs[0] = "F0 B1"  # the gradient may come late, and others wait for the forward
+    ends = ["B1", "B0"] * (rank + 1)
+    plan = ["F0"] * 2 * below + ["F0 F1"] * (rank + 1)
+    plan += ["I1 W F1"] * below + pairs + ["B1 F1&B0"] * below
+    plan += ends[: rank + 1] + [each.replace("B", "I") for each in ends[rank + 1 :]]
+    plan += ["W I0"] * below + ["W"] * (rank + 1)
+    stages, late = (rank, 2 * ranks - 1 - rank), list[Work]()
+    done = Counter[str]()  # micro-batches, forward and backward in each stage
+    for word in " ".join(plan).split():
+        if word == "W":
+            yield late.pop(0)
+            continue
+        for kind, side in map(tuple, word.split("&")):
+            way = ("F" if kind == "F" else "B") + side
+            work = Work(kind, stages[int(side)], done[way])
+            done[way] += 1
+            late += [Work("W", *work[1:])] if kind == "I" else []
+            yield Overlapped(*work) if kind == "F" and "&" in word else work
+
+
 @checked
 def in_turns(forward: Sequence[Work], backward: Sequence[Work], ahead: int) -> list[Work]:
     """So many forward passes ahead, then one forward and one backward in turn."""
@@ -142,6 +189,15 @@ def stages_of(order: Order) -> int:
     return 1 + max(work.stage for works in order for work in works)
 
 
+@checked
+def homes(order: Order) -> list[int]:
+    """The rank of each stage, the first that works for it."""
+    found = {work.stage: rank for rank in reversed(range(len(order))) for work in order[rank]}
+    if missing := {*range(stages_of(order))} - {*found}:
+        raise ScheduleError(f"no rank has stage {min(missing)}")
+    return [found[stage] for stage in sorted(found)]
+
+
 def follows(work: Work, stages: int) -> int | None:
     """The stage that waits for what this work makes, if one does."""
     to = {"F": work.stage + 1, "W": -1}.get(work.kind, work.stage - 1)
@@ -170,20 +226,22 @@ def check(order: Order) -> None:
     for rank, works in enumerate(order):
         if odd := [work for work in works if not isinstance(work, Work)]:
             raise TypeError(f"order: rank {rank}: expected Work, got {odd[0]!r}")
-    stages, ranks = stages_of(order), len(order)
+    home = homes(order)
     micros = {work.micro for works in order for work in works}
     for rank, works in enumerate(order):
         seen: set[Work] = set()
-        for work in works:
-            if work.kind not in TAKES or work.stage % ranks != rank:
+        for work, later in zip(works, [*works[1:], None], strict=True):
+            if work.kind not in [*"FBIW"] or home[work.stage] != rank:
                 raise ScheduleError(f"rank {rank}: {work} is no work of a stage of its own")
+            if isinstance(work, Overlapped) and (work.kind != "F" or not later or later[0] != "B"):
+                raise ScheduleError(f"rank {rank}: {work} is no forward with a backward after it")
             before = {"W": "I", "B": "F", "I": "F"}.get(work.kind)
             if work in seen:
                 raise ScheduleError(f"rank {rank} does {work} twice")
             if before and Work(before, *work[1:]) not in seen:
                 raise ScheduleError(f"rank {rank} does {work} before {before}{str(work)[1:]}")
             seen.add(work)
-        for stage in range(rank, stages, ranks):
+        for stage in (stage for stage, own in enumerate(home) if own == rank):
             for micro in sorted(micros):
                 kinds = "".join(k for k in "FBIW" if (k, stage, micro) in seen)
                 if kinds not in ("FB", "FIW"):
@@ -200,7 +258,8 @@ def replay(order: Order, takes: Mapping[str, float] = TAKES, hop: float = 0.0) -
 
     Args:
         order: the work of each rank.
-        takes: how long a piece of each kind takes.
+        takes: how long a piece of each kind takes. "F&B": an overlapping pair, which starts when
+            both can and ends for both; without it they come one after the other.
         hop: how long a result is on its way from one rank to another.
 
     Returns:
@@ -211,18 +270,26 @@ def replay(order: Order, takes: Mapping[str, float] = TAKES, hop: float = 0.0) -
     """
     check(order)
     amount("hop", hop)
-    for kind in sorted({work.kind for of_rank in order for work in of_rank}):
+    works = [work for of_rank in order for work in of_rank]
+    for kind in sorted({work.kind for work in works} | ({*takes} & {"F&B"})):
         if kind not in takes:
             raise ValueError(f"takes: expected how long {kind!r} takes, got only {[*takes]}")
         amount(f"takes[{kind!r}]", takes[kind])
-    stages, ranks = stages_of(order), len(order)
-    works = [work for of_rank in order for work in of_rank]
+    home = homes(order)
+    needed = [needs(work, len(home)) for work in works]
+    lasts = [takes[work.kind] for work in works]
     places = {work: place for place, work in enumerate(works)}
+    for place, work in enumerate(works if "F&B" in takes else []):
+        if isinstance(work, Overlapped):
+            both = slice(place, place + 2)
+            needed[place] = [*chain(*needed[both])]
+            lasts[both] = [takes["F&B"] * each / (sum(lasts[both]) or 1) for each in lasts[both]]
+            places[work] = place + 1  # who waits for the forward, waits for both
     queued = list[lanes.Work]()
-    for work in works:
-        rank, seconds = work.stage % ranks, takes[work.kind]
-        after = [places[each] for each in needs(work, stages) if each in places]
-        far = any(works[place].stage % ranks != rank for place in after)
+    for work, before, seconds in zip(works, needed, lasts, strict=True):
+        after = [places[each] for each in before if each in places]
+        rank = home[work.stage]
+        far = any(home[works[place].stage] != rank for place in after)
         queued.append(lanes.Work(f"rank {rank}", work.kind, seconds, after, "", hop if far else 0))
     spans = lanes.spans(queued)
     if waits := [
@@ -231,7 +298,7 @@ def replay(order: Order, takes: Mapping[str, float] = TAKES, hop: float = 0.0) -
     ]:
         raise ScheduleError(f"nobody can go on: {', '.join(waits)}")
     timed = zip(works, spans, strict=True)
-    passes = [Pass(work, work.stage % ranks, span.start, span.end) for work, span in timed]
+    passes = [Pass(work, home[work.stage], span.start, span.end) for work, span in timed]
     return sorted(passes, key=lambda each: (each.end, each.rank))
 
 
@@ -254,13 +321,13 @@ class Call(NamedTuple):
 
 def program(order: Order, rank: int) -> list[Call]:
     """The messages of a rank, one for one in the order of its work."""
-    stages, ranks, calls = stages_of(order), len(order), list[Call]()
+    home, calls = homes(order), list[Call]()
     done = {work for works in order for work in works}
     for work in order[rank]:
-        needed = [each for each in needs(work, stages) if each in done]
-        calls += [Call(False, w.stage % ranks, w) for w in needed if w.stage % ranks != rank]
-        to = follows(work, stages)
-        calls += [Call(True, to % ranks, work)] if to is not None and to % ranks != rank else []
+        needed = [each for each in needs(work, len(home)) if each in done]
+        calls += [Call(False, home[w.stage], w) for w in needed if home[w.stage] != rank]
+        to = follows(work, len(home))
+        calls += [Call(True, home[to], work)] if to is not None and home[to] != rank else []
     return calls
 
 
@@ -301,6 +368,15 @@ def most_held(order: Order) -> list[int]:
 def messages(order: Order) -> int:
     """The number of messages between ranks: activations forward, gradients backward."""
     return sum(call.sends for rank in range(len(order)) for call in program(order, rank))
+
+
+@checked
+def folded_wait(ranks: int, takes: Mapping[str, float] = TAKES) -> float:
+    """The time that the last rank waits in `dual_pipe_v`, in DeepSeek's formula.
+
+    It holds where a stage's forward takes as long as its "I", and its "W" no longer.
+    """
+    return (ranks - 1) * (takes["F&B"] + takes["B"] - 3 * takes["W"])
 
 
 @checked
