@@ -241,6 +241,7 @@ def both() -> list[tuple[list[Tensor], list[Tensor]]]:
     ]
 
 
+@pytest.mark.claim("G3")
 def test_gradients_are_those_of_torchs_schedules() -> None:
     for of_rank in launch(both, 4):
         for ours, theirs in of_rank:

@@ -1,12 +1,13 @@
 """Pipelines in time: who works on which micro-batch when."""
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 from matplotlib.figure import Figure
 
 from minidist.plots.cells import Cell, lanes, of_ranks
 from minidist.plots.style import PART, PHASE
-from minidist.schedule.pipeline import Order, Pass, most_held
+from minidist.schedule.pipeline import Order, Overlapped, Pass, most_held, stages_of
 
 LOOKS = {
     "F": PHASE["forward"],
@@ -24,8 +25,18 @@ def order_of(passes: Sequence[Pass]) -> Order:
     return [[each.work for each in timed if each.rank == rank] for rank in range(ranks)]
 
 
+def overlaps(passes: Sequence[Pass]) -> list[tuple[Pass, Pass]]:
+    """Each forward that overlaps with a backward, and this backward."""
+    timed = sorted(passes, key=lambda each: (each.rank, each.start))
+    return [pair for pair in pairwise(timed) if isinstance(pair[0].work, Overlapped)]
+
+
 def pipelines(panels: Mapping[str, Sequence[Pass]]) -> Figure:
-    """A panel for each: a row per rank, the number of each micro-batch, and the most it holds."""
+    """A panel for each: a row per rank, the number of each micro-batch, and the most it holds.
+
+    Of a rank with several stages it holds so many micro-batches of them all. A frame is around a
+    forward and a backward that overlap.
+    """
     end = max(each.end for passes in panels.values() for each in passes)
     drawn = {}
     for title, passes in panels.items():
@@ -35,8 +46,11 @@ def pipelines(panels: Mapping[str, Sequence[Pass]]) -> Figure:
             face = LOOKS[work.kind], CHUNKS[work.stage // len(order) % len(CHUNKS)]
             text = str(work.micro) if until - start >= 0.025 * end else ""
             rows[rank].append(Cell(text, face, until - start, start))
+        for forward, backward in overlaps(passes):
+            start, wide = forward.start, backward.end - forward.start
+            rows[forward.rank].append(Cell("", None, wide, start, edge="black", linewidth=1))
         for row, most in zip(rows, most_held(order), strict=True):
-            row.append(Cell(f"holds {most}", wide=0, at=end))
+            row.append(Cell(f"holds {most * len(order) / stages_of(order):g}", wide=0, at=end))
         drawn[title] = of_ranks(rows)
     size = 3.5, sum(0.24 * len(rows) + 0.42 for rows in drawn.values())
     return lanes(drawn, size, tall=0.9)

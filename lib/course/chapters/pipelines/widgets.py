@@ -4,7 +4,16 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from course.interactive.frames import Cell, Frame, FramesChoice, FramesStepper, Rows, drawing
 from minidist.schedule import pipeline
-from minidist.schedule.pipeline import Order, Pass, Work, needs, replay, stages_of
+from minidist.schedule.pipeline import (
+    Order,
+    Overlapped,
+    Pass,
+    Work,
+    homes,
+    needs,
+    replay,
+    stages_of,
+)
 
 RANKS, MICRO = 3, 6
 LOOKS = {"old": "runs now", "held": "has run"}
@@ -15,6 +24,7 @@ ORDERS: Mapping[str, Order] = {
     "1F1B": pipeline.one_f_one_b(RANKS, MICRO),
     "interleaved, two chunks": pipeline.interleaved(RANKS, MICRO, 2),
     "zero bubble": pipeline.zero_bubble(RANKS, MICRO),
+    "DualPipeV": pipeline.dual_pipe_v(RANKS, MICRO),
 }
 
 
@@ -33,15 +43,16 @@ def _frames(order: Order) -> Iterator[Frame]:
     passes = replay(order, {kind: share * takes for kind, takes in pipeline.TAKES.items()})
     end, waits = max(each.end for each in passes), pipeline.bubble(passes)
     says = "Nothing has run yet. A box will have the number of its micro-batch."
-    yield Frame(_picture(passes, -1.0, end), says)
+    yield Frame(_picture(passes, share, -1.0, end), says)
     for now in sorted({each.start for each in passes}):
-        yield Frame(_picture(passes, now, end), " ".join(_sentences(order, passes, now)))
+        yield Frame(_picture(passes, share, now, end), " ".join(_sentences(order, passes, now)))
     says = f"After {end:g} moments all is done. A rank has waited {100 * waits:.0f}% of the time."
-    yield Frame(_picture(passes, end, end), says)
+    yield Frame(_picture(passes, share, end, end), says)
 
 
 def _sentences(order: Order, passes: Sequence[Pass], now: float) -> Iterator[str]:
     """Sentences on what each rank does now, or waits for."""
+    home, of = homes(order), {each.work: each for each in passes}
     for rank in range(RANKS):
         own = [each for each in passes if each.rank == rank]
         later = [each for each in own if each.start > now]
@@ -50,8 +61,11 @@ def _sentences(order: Order, passes: Sequence[Pass], now: float) -> Iterator[str
             yield f"Rank {rank}: {_words(order, at_work[0])}."
         elif later:
             work = min(later, key=lambda each: each.start).work
-            source = needs(work, stages_of(order))[-1 if work.kind == "I" else 0]
-            yield f"Rank {rank} waits for rank {source.stage % RANKS}: {_words(order, source)}."
+            needed = needs(work, len(home))
+            if isinstance(work, Overlapped):
+                needed += needs(order[rank][order[rank].index(work) + 1], len(home))
+            late = max((of[each] for each in needed if each in of), key=lambda each: each.end)
+            yield f"Rank {rank} waits for rank {late.rank}: {_words(order, late.work)}."
         else:
             yield f"Rank {rank} is done."
 
@@ -61,7 +75,7 @@ def _words(order: Order, work: Work) -> str:
     return f"{WORDS[work.kind]} {work.micro}{stage}"
 
 
-def _picture(passes: Sequence[Pass], now: float, whole: float) -> str:
+def _picture(passes: Sequence[Pass], share: float, now: float, whole: float) -> str:
     rows, said = Rows(), list[str]()
     for rank in range(RANKS):
         own, cells, at = [each for each in passes if each.rank == rank], list[Cell](), 0.0
@@ -75,6 +89,6 @@ def _picture(passes: Sequence[Pass], now: float, whole: float) -> str:
         # It holds what its forward has begun and backward not ended.
         begun = sum(each.work.kind == "F" and each.start <= now for each in own)
         held = begun - sum(each.work.kind in "BW" and each.end <= now for each in own)
-        rows[f"rank {rank}, holds {held}"] = [[cells]]
-        said.append(f"rank {rank} holds {held}")
+        rows[f"rank {rank}, holds {held * share:g}"] = [[cells]]
+        said.append(f"rank {rank} holds {held * share:g}")
     return drawing([f"time, up to {whole:g}"], rows, ", ".join(said))
