@@ -10,14 +10,14 @@ from matplotlib.patches import Rectangle
 
 from course import figures
 from course.chapters.beyond.figures import SPLITS
-from course.chapters.pipelines.figures import order_of
+from course.chapters.pipelines.figures import gaps, order_of, overlaps
 from course.chapters.zero.figures import LAYERS, gathered, held_in, step_works
 from course.figures import Curve, budget, curves
 from minidist.memory.state import MIXED, share, state
 from minidist.planner.hardware import H100, PCIE_5
 from minidist.plots.style import ALGORITHM, COLORS
 from minidist.schedule.lanes import spans
-from minidist.schedule.pipeline import gpipe, one_f_one_b, replay, zero_bubble
+from minidist.schedule.pipeline import bubble, dual_pipe_v, gpipe, one_f_one_b, replay, zero_bubble
 from tests.support.figures import boxes, lines, texts
 
 
@@ -190,16 +190,21 @@ def test_each_kind_splits_tokens_or_weights(
 
 def test_a_pipeline_is_drawn_as_it_is_replayed_and_says_what_it_holds() -> None:
     orders = {"GPipe": gpipe(4, 8), "1F1B": one_f_one_b(4, 8), "zero bubble": zero_bubble(4, 8)}
+    orders["DualPipeV"] = dual_pipe_v(2, 4)
     panels = {name: replay(order) for name, order in orders.items()}
     assert [order_of(passes) for passes in panels.values()] == [*orders.values()]
-    held = [8] * 4, [4, 3, 2, 1], [4] * 4
+    held = [8] * 4, [4, 3, 2, 1], [4] * 4, [2.5] * 2
     for axes, passes, most in zip(
         figures.pipelines(panels).axes, panels.values(), held, strict=True
     ):
         drawn = {(p.get_x(), int(p.get_y()), p.get_width()) for p in boxes(axes)}
-        assert drawn == {(p.start, p.rank, p.end - p.start) for p in passes}
+        waits = {(start, rank, end - start) for rank, start, end in gaps(passes)}
+        pairs = {(f.start, f.rank, b.end - f.start) for f, b in overlaps(passes)}
+        assert drawn == {(p.start, p.rank, p.end - p.start) for p in passes} | waits | pairs
+        ranks, end = 1 + max(p.rank for p in passes), max(p.end for p in passes)
+        assert sum(wide for *_, wide in waits) == pytest.approx(bubble(passes) * ranks * end)
         said = texts(axes)
-        assert [text for text in said if "holds" in text] == [f"holds {n}" for n in most]
+        assert [text for text in said if "holds" in text] == [f"holds {n:g}" for n in most]
         by_rank = sorted(passes, key=lambda each: each.rank)
         assert [text for text in said if text.isdigit()] == [str(p.work.micro) for p in by_rank]
 
