@@ -27,23 +27,20 @@ Held = tuple[Tensor, Tensor, Tensor | None]  # a stage's input, its output, the 
 
 
 class Pipeline:
-    """This rank's stages of a model; stage s is on rank `homes[s]`, or s % N, of the group or all.
+    """This rank's stages of a model.
 
-    `border` is a tensor like those that pass from one stage to the next, the same at each border.
-    What a stage returns in a narrower dtype, as under autocast, travels in the border's.
+    `stages` is their number, and stage s is on rank s % N of the group, or of all; or it lists each
+    stage's rank. `border` is a tensor like those that pass from one stage to the next, the same at
+    each border. What a stage returns in a narrower dtype, as under autocast, travels in this one.
     """
 
     def __init__(
-        self,
-        layers: nn.Sequential,
-        stages: int,
-        border: Tensor,
-        group: Any = None,
-        homes: Sequence[int] | None = None,
+        self, layers: nn.Sequential, stages: int | Sequence[int], border: Tensor, group: Any = None
     ) -> None:
         ranks = dist.get_world_size(group)
-        self.homes = homes or [stage % ranks for stage in range(stages)]
-        check_layers(layers, stages, border, self.homes, group)
+        each = [s % ranks for s in range(stages)] if isinstance(stages, int) else stages
+        check_layers(layers, each, border, group)
+        self.homes, stages = each, len(each)
         self.rank = dist.get_rank(group)
         self.last, self.border, self.group = stages - 1, border.new_empty(border.shape), group
         size = len(layers) // stages
@@ -89,20 +86,17 @@ class Pipeline:
             message.wait()
         return torch.stack(losses).sum() if losses else None
 
-    def backward(self, kind: str, stage: int, m: int) -> Tensor | None:
-        """Add to gradients of weights, unless `kind` is "I"; return the input's, but for "W"."""
+    def backward(self, kind: str, stage: int, m: int) -> Tensor:
+        """Add to the weights' gradients, unless `kind` is "I"; return the input's, unless "W"."""
         given, out, gradient = self.held.pop((stage, m))
         if kind != "W" and stage < self.last:
             gradient = self.received(("B", stage, m))
         if kind == "I":
             self.held[stage, m] = given, out, gradient  # for W, which walks the graph once more
-        weights = self.modules[stage].parameters()
-        wanted = {"B": None, "I": [given], "W": [w for w in weights if w.requires_grad]}[kind]
-        # Nothing is to be done if all is frozen, or for the input of the first stage.
-        if out.requires_grad and (wanted is None or any(each.requires_grad for each in wanted)):
+        several = [given] if kind == "I" else self.modules[stage].parameters()
+        wanted = None if kind == "B" else [each for each in several if each.requires_grad]
+        if out.requires_grad and wanted != []:  # not all that it would be for is frozen
             out.backward(gradient, inputs=wanted, retain_graph=kind == "I")
-        if kind == "W" or not stage:
-            return None
         return torch.zeros_like(given) if given.grad is None else given.grad
 
     def carry(self, work: Work, out: Any, src: int, dst: int) -> None:

@@ -31,22 +31,18 @@ def check_sender(tensor: Tensor, group: Any) -> None:
         raise ValueError(f"Gloo's isend cannot send what is on {tensor.device}: use NCCL, or a CPU")
 
 
-def check_layers(
-    layers: nn.Sequential, stages: int, border: Tensor, homes: Sequence[int], group: Any
-) -> None:
+def check_layers(layers: nn.Sequential, homes: Sequence[int], border: Tensor, group: Any) -> None:
     """Refuse layers that differ between ranks, do not divide, or share weights across them."""
     check_sender(border, group)
-    ranks = dist.get_world_size(group)
+    stages, ranks = len(homes), dist.get_world_size(group)
     own = f"{len(layers)} layers, {stages} stages and a border of {describe(border)}"
     every = [broadcast_text(own, rank, border.device, group) for rank in range(ranks)]
     for rank, text in enumerate(every):
         if text != every[0]:
             raise ValueError(f"rank {rank} has {text}; rank 0 has {every[0]}")
-    if stages < 1 or not len(layers) or len(layers) % stages or stages % ranks:
+    if {*homes} != {*range(ranks)} or not len(layers) or len(layers) % stages or stages % ranks:
         text = f"{len(layers)} layers, {stages} stages and {ranks} ranks"
-        raise ValueError(f"{text}: each has to divide the one before")
-    if sorted({*homes}) != [*range(ranks)] or len(homes) != stages:
-        raise ValueError(f"homes: expected a rank for each of {stages} stages, got {[*homes]}")
+        raise ValueError(f"{text}: each has to divide the one before, and each rank has a stage")
     if not border.is_floating_point():
         raise ValueError(f"border: expected floating point, got {border.dtype}")
     size = len(layers) // stages
@@ -85,9 +81,7 @@ def labels(y: Tensor) -> int:
     return y.numel() if y.is_floating_point() else int((y != -100).sum())
 
 
-def check_border(
-    out: Tensor | None, border: Tensor, stage: int, src: int, first: bool, group: Any
-) -> None:
+def check_border(out: Any, border: Tensor, stage: int, src: int, first: bool, group: Any) -> None:
     """Refuse what a stage returns, None on other ranks, if it does not fit; at first on all."""
     text = ""
     if out is not None and (

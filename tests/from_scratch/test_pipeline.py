@@ -34,7 +34,6 @@ from minidist.schedule.pipeline import (
     most_held,
     one_f_one_b,
     sequence,
-    stages_of,
     zero_bubble,
 )
 
@@ -90,7 +89,7 @@ def piped(
     """The loss, the gradients on this rank, and the messages from it: to whom, what, bytes."""
     micro, stages = 1 + max(m for *_, m in works), 1 + max(stage for _, stage, _ in works)
     net, (x, y) = network(), batch()
-    pipeline = Pipeline(net, stages, border(micro), homes=home)
+    pipeline = Pipeline(net, home or stages, border(micro))
     with recorded() as calls:
         loss = pipeline.step(works, x, y, mse_loss)
     assert [pipeline.held, pipeline.arriving] == [{}, {}]
@@ -168,7 +167,7 @@ def held(order: Order) -> int:
     """The most micro-batches of which this rank keeps a graph at once."""
     micro = 8
     net, (x, y), most = network(), batch(), 0
-    pipeline = Pipeline(net, stages_of(order), border(micro), homes=homes(order))
+    pipeline = Pipeline(net, homes(order), border(micro))
 
     def note(*_: Any) -> None:
         nonlocal most
@@ -254,14 +253,17 @@ def test_gradients_are_those_of_torchs_schedules() -> None:
 
 TWO = one_f_one_b(2, 2)
 REFUSED: dict[str, dict[str, Any]] = {
-    "10 layers, 4 stages and 2 ranks: each has to divide the one before":
+    "10 layers, 4 stages and 2 ranks: each has to divide the one before, and each rank has a stage":
         {"layers": 10, "stages": 4},
-    "12 layers, 3 stages and 2 ranks: each has to divide the one before": {"stages": 3},
-    "0 layers, 2 stages and 2 ranks: each has to divide the one before": {"layers": 0},
+    "12 layers, 3 stages and 2 ranks: each has to divide the one before, and each rank has a stage":
+        {"stages": 3},
+    "0 layers, 2 stages and 2 ranks: each has to divide the one before, and each rank has a stage":
+        {"layers": 0},
     "the order is for 2 stages, the model has 4": {"stages": 4},
     "works: expected F and B, or I and W for B, got ['B', 'F', 'G']":
         {"more": [Work("G", 0, 0)]},
-    "homes: expected a rank for each of 2 stages, got [0, 0]": {"homes": [0, 0]},
+    "12 layers, 2 stages and 2 ranks: each has to divide the one before, and each rank has a stage":
+        {"stages": [0, 0]},
     "5 samples do not divide into 2 micro-batches": {"samples": 5},
     "0 samples do not divide into 2 micro-batches": {"samples": 0},
     "rank 0: stage 0 returns [3, 5] of torch.float32, no border [2, 5] of torch.float32":
@@ -283,7 +285,7 @@ REFUSED: dict[str, dict[str, Any]] = {
 
 def said(
     layers: int = 12,
-    stages: int = 2,
+    stages: int | list[int] = 2,
     order: Order = TWO,
     samples: int = 4,
     dtype: torch.dtype = torch.float32,
@@ -293,7 +295,6 @@ def said(
     label: int = 0,
     grad: bool = True,
     device: str = "cpu",
-    homes: Sequence[int] | None = None,
     more: Sequence[Work] = (),
 ) -> str:
     net = nn.Sequential(*(nn.Linear(WIDE, WIDE) for _ in range(layers)))
@@ -305,7 +306,7 @@ def said(
     x, y = torch.ones(samples, WIDE), torch.full((samples,), label)
     try:
         with torch.set_grad_enabled(grad):
-            pipeline = Pipeline(net, stages, border, homes=homes)
+            pipeline = Pipeline(net, stages, border)
             pipeline.step([*sequence(order), *more], x, y, cross_entropy)
     except (RuntimeError, ValueError) as error:
         return str(error)
