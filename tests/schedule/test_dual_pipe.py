@@ -135,6 +135,13 @@ def test_a_pair_is_one_piece_of_work_and_without_its_time_two() -> None:
         assert ends(replay(dual_pipe_v(n, micro), apart)) - 6 * micro == n - 1
     assert sorted(sequence(order)) == sorted(work for works in order for work in works)
     assert ends(replay(order, dict.fromkeys(TAKES, 0.0))) == 0
+    two: Order = [
+        [Work("F", 0, 0), Overlapped("F", 0, 1), Work("B", 0, 0), Work("B", 0, 1)],
+        [Work(kind, 1, m) for m in range(2) for kind in "FB"],
+    ]
+    of = {each.work: each for each in replay(two)}
+    assert of[Work("F", 0, 1)].start == of[Work("B", 1, 0)].end == 4
+    assert of[Work("F", 1, 1)].start == of[Work("B", 0, 0)].end == 7
 
 
 def test_torchs_other_v_waits_half_as_long_and_holds_no_more_than_zero_bubble() -> None:
