@@ -17,7 +17,15 @@ from torch.optim import AdamW
 
 from from_scratch.pipeline import Pipeline
 from minidist import launch
-from minidist.schedule.pipeline import Order, gpipe, interleaved, one_f_one_b, sequence, stages_of
+from minidist.schedule.pipeline import (
+    Order,
+    dual_pipe_v,
+    gpipe,
+    homes,
+    interleaved,
+    one_f_one_b,
+    sequence,
+)
 
 LAYERS, SAMPLES, WIDE, RATE = 24, 24, 5, 0.01  # what the stages of 1 to 4 ranks divide
 Make = Callable[[], nn.Sequential]
@@ -92,6 +100,7 @@ ORDERS: dict[str, Callable[[int], Order]] = {
     "GPipe": lambda ranks: gpipe(ranks, 4),
     "1F1B": lambda ranks: one_f_one_b(ranks, 6),
     "interleaved": lambda ranks: interleaved(ranks, 2 * ranks, 2),
+    "DualPipeV": lambda ranks: dual_pipe_v(ranks, 2 * ranks),
 }
 # Step's backward, step, zero_grad: two batches for a step, one that is skipped, one added.
 LOOP = "BSZ BBSZ BZ BS BSZ"
@@ -141,7 +150,7 @@ def off(
     works = ORDERS[order](dist.get_world_size())
     micro = 1 + max(m for *_, m in sequence(works))
     net, alone = made(name, dtype), made(name, dtype)
-    pipeline = Pipeline(net, stages_of(works), torch.empty(SAMPLES // micro, WIDE, dtype=border))
+    pipeline = Pipeline(net, homes(works), torch.empty(SAMPLES // micro, WIDE, dtype=border))
 
     def piped(x: Tensor, y: Tensor, loss_of: Callable[..., Tensor]) -> Any:
         with torch.autocast("cpu", torch.bfloat16, enabled=auto):
@@ -173,6 +182,8 @@ def off(
 
 FLOAT, DOUBLE, HALF = torch.float32, torch.float64, torch.bfloat16
 MOST = [(name, "interleaved", "numbers", DOUBLE, DOUBLE, False) for name in MODELS]
+APART = {"tied in two stages", "a layer twice"}  # in a V they are on two ranks
+MOST += [(name, "DualPipeV", *rest) for name, _, *rest in MOST if name not in APART]
 FEW: list[tuple[Any, ...]] = [
     *(
         (name, "interleaved", "numbers", DOUBLE, DOUBLE, False)
