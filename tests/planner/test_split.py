@@ -46,9 +46,11 @@ def test_llamas_grid_takes_what_its_bubble_and_its_activations_add() -> None:
         node = 16 * tokens * LARGE.width * layers * 7 / 8  # 4 all-reduces of bf16 per block
         done = LARGE.operations - LARGE.attention + LARGE.attention / H100.attention
         blocks = layers / 126 * (done - LARGE.head)  # of a rank without the head
-        compute = 3 * 16 * blocks / 8 / H100.rate(LARGE.width)
+        compute = 3 * 16 * blocks / 8 / H100.rate(LARGE.width / 4)  # 8 ranks narrow it so
         assert found.compute == pytest.approx(compute, rel=1e-3)
         waits = 15 / 16 / stages * (found.compute + node / H100.nvlink)  # and some latency
+        hops = 2 * (16 * stages - 1) if stages > 1 else 30 + 28
+        waits += hops * 2 * 8192 * LARGE.width / 8 / H100.network
         assert found.bubble == pytest.approx(waits, rel=0.02)
         replicas = (
             8 * layers * LARGE.largest_unit / 8 * 127 / 128
@@ -64,7 +66,7 @@ def test_llamas_step_takes_as_long_as_published_and_its_state_fits() -> None:
     found = forecasts(**LLAMA, interleaved=8)["zero2"]
     each = 6 * LARGE.parameters + 12 * LARGE.units * LARGE.width * LARGE.tokens
     step = each * 16 * 128 * 8192 / 16_384 / (0.41 * H100.flops)
-    assert found.overlapped / step == pytest.approx(1.03, abs=0.005)
+    assert found.overlapped / step == pytest.approx(1.14, abs=0.005)
     assert sum(found.memory[part] for part in ("weights", "gradients", "optimizer")) < 20e9
     assert not found.fits, "a block that keeps all of what autocast makes"
     assert forecasts(**LLAMA, interleaved=8, checkpointing=True)["zero2"].fits
@@ -119,11 +121,12 @@ def test_bubble_held_activations_and_messages_are_those_of_the_orders() -> None:
 
 
 def test_tensor_parallelism_splits_activations_and_the_state_of_a_rank() -> None:
-    """Twice as many GPUs for as many replicas: each holds half, and computes half."""
+    """Twice as many GPUs for as many replicas: each holds half, and computes half, if slower."""
     whole, half = (forecasts(MEDIUM, 16 * t, tensor=t)["fsdp"] for t in (1, 2))
     assert 2 * half.memory["activations"] == pytest.approx(whole.memory["activations"])
     assert 2 * half.memory["weights"] == pytest.approx(whole.memory["weights"], rel=1e-6)
-    assert half.compute == pytest.approx(whole.compute / 2)
+    slower = H100.rate(MEDIUM.width) / H100.rate(MEDIUM.width / 2 ** (2 / 3))
+    assert half.compute == pytest.approx(slower * whole.compute / 2)
 
 
 def test_tensor_groups_fill_nodes_and_cross_them_if_they_are_larger() -> None:
@@ -147,7 +150,7 @@ def test_a_batch_fits_up_to_the_largest_one() -> None:
 
 def test_what_gathers_for_every_micro_batch_is_left_out_of_a_pipeline() -> None:
     assert list(forecasts(MEDIUM, 64, pipeline=4, micro_batches=8)) == [
-        "single", "ddp", "zero1", "zero2",
+        "single", "ddp", "zero1", "zero2", "fsdp_kept",
     ]  # fmt: skip
     assert {"fsdp", "hsdp"} < set(forecasts(MEDIUM, 64, tensor=4))
 

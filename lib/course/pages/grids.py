@@ -42,7 +42,6 @@ GPUS: dict[str, Accelerator] = ACCELERATORS | {
 }
 FP8 = 1.5  # how many times as fast fp8 makes a block's matrices: fitted to rows not aside
 FSDP = ("fsdp", "hsdp")  # which Megatron and nanotron lack, or had not when they were run
-PIECE = 4096  # tokens of a rank: no run of the record splits a sequence finer
 DEGREES = ("tensor", "pipeline", "context", "expert")
 SPEEDS = ("tokens_per_s_per_gpu", "seconds", "tflops")
 
@@ -115,7 +114,7 @@ def question(row: dict[str, Any]) -> Question:
     gpu = hardware(row)
     policy = MEGATRON if row["data"] == "ddp" else AUTOCAST
     faster = FP8 if row["precision"] in ("fp8", "mxfp8") else 1.0
-    most = max(1, row["sequence"] // PIECE)
+    most = 64
     ways = ("single", "ddp", "fsdp_kept") + (FSDP if row["data"] in FSDP else ())
     return Question(
         row["sizes"], gpu, bytes_each(policy), row["gpus"], row["batch"], ROOM * gpu.memory, True,

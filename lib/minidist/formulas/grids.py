@@ -5,7 +5,8 @@ sequence leave fewer replicas, and each has more samples. Tensor groups fill nod
 context, then data; a pipeline's ranks are farthest apart. Whatever is not named here is as in
 `step.forecast`. No grid is left out that could be among the best: `bound` is what it takes at
 least, grids are priced in the order of that, and the search ends when the least that is left takes
-longer than the last that is kept.
+longer than the last that is kept. The one rule of thumb is `PIECE`: of what a rank loses with few
+tokens nothing is measured.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from minidist.formulas.inputs import Question
 
 WIDER = 1.05  # grids whose bounds lie so close are priced together
+PIECE = 4096  # tokens of a sequence that a rank has at least: no published run has fewer
 MOST_TENSOR, MOST_BATCH = 64, 16
 KEPT = {"none": 0.0, "selective": 1.0, "full": 1.0}  # the share of blocks that compute again
 
@@ -128,7 +130,8 @@ def degrees(question: Question) -> list[list[int]]:
         experts = round(sizes.experts / sizes.units / sizes.block[len(sizes.block) - 1])
     for tensor in powers(min(MOST_TENSOR, 2 * gpu.per_node, question.ranks)):
         for context in powers(question.contexts if sizes.keys > 0 else 1):
-            if rest(sizes.tokens, 2 * context) == 0 or context == 1:
+            even = rest(sizes.tokens, 2 * context) == 0
+            if context == 1 or (even is True and sizes.tokens >= context * PIECE):
                 for pipeline in range(1, sizes.units + 1):
                     group = tensor * context * pipeline
                     data = question.ranks // group
@@ -237,7 +240,7 @@ def _try(
     if floor(step) > step.limit:
         if least is not None and floor(step) >= least["peak"]:
             return
-        names = [name for name in names if name == names[len(names) - 1]]
+        names = names[len(names) - 1 :]
     for name in names:
         peak = memory(step, name)["peak"]
         if least is None or peak < least["peak"]:

@@ -253,16 +253,17 @@ def bubble(pipeline: int, micro_batches: int, interleaved: int, order: str = "1f
 def hops(pipeline: int, micro_batches: int, interleaved: int, order: str = "1f1b") -> float:
     """Messages between ranks of a pipeline for which a step waits, one after the other.
 
-    Under 1F1B each round of as many micro-batches as ranks goes there and back while nobody has
-    other work; stages that are interleaved, and gradients of weights that can wait, leave only the
-    ways in and out. As `minidist.schedule.pipeline.replay` finds them, if a message is short.
+    Under 1F1B and DualPipeV each round of as many micro-batches as ranks goes there and back while
+    nobody has other work; stages that are interleaved, and gradients of weights that can wait,
+    leave only the ways in and out. As `minidist.schedule.pipeline.replay` finds them, if a message
+    is short.
     """
     there_and_back = 2 * (pipeline - 1)
     if pipeline == 1:
         return 0.0
     if interleaved > 1:
         return 2 * (pipeline * interleaved - 1)
-    if order != "1f1b":
+    if order == "zero_bubble":
         return 2 * there_and_back
     return max(there_and_back, there_and_back * micro_batches / pipeline + 2 * (pipeline - 2))
 

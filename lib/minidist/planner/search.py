@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from textwrap import fill
+from textwrap import fill, wrap
 from typing import Any
 
 from torch import Tensor, nn
@@ -90,13 +90,11 @@ class Search:
     priced: int  #: of these, with their strategies, those whose step was priced
 
     def __str__(self) -> str:
-        lines = [f"{'':3}{'step':>9}{'tokens/s':>12}{'MFU':>6}{'peak':>9}  grid"]
+        lines = [f"{'':3}{'step':>8}{'MFU':>5}{'peak':>9}  grid"] if self.best else []
         for place, each in enumerate(self.best):
-            speed, peak = each.forecast.tokens_per_second, in_bytes(each.forecast.peak)
-            lines.append(
-                f"{place + 1:<3}{in_seconds(each.seconds):>9}{speed:>12,.0f}"
-                f"{each.mfu:>6.0%}{peak:>9}  {each}"
-            )
+            peak = in_bytes(each.forecast.peak)
+            head = f"{place + 1:<3}{in_seconds(each.seconds):>8}{each.mfu:>5.0%}{peak:>9}  "
+            lines += wrap(f"{head}{each}", WIDTH, subsequent_indent=" " * len(head))
         return "\n".join([*lines, *(fill(each, WIDTH) for each in self.reasons)])
 
     def as_dict(self) -> dict[str, Any]:
@@ -158,6 +156,8 @@ def search(
     whole_number("ranks", ranks, 1)
     whole_number("samples", samples, 1)
     whole_number("context", context, 1)
+    if not isinstance(policy, DtypePolicy):
+        raise ValueError(f"policy: expected a DtypePolicy, such as MIXED, got {policy!r}")
     if not orders or not {*orders} <= {*ORDERS}:
         raise ValueError(f"orders: expected some of {', '.join(ORDERS)}, got {orders!r}")
     gpu, each = accelerator(hardware), bytes_each(policy, optimizer)
@@ -262,11 +262,21 @@ def _text(grid: Grid) -> str:
     return str(Found(grid, None, {}, 0.0))  # type: ignore[arg-type]
 
 
-def frontier(question: Question, points: int = 24) -> list[tuple[float, Found]]:
-    """The fastest grid for each limit of memory, (bytes, grid), from the least that fits."""
+def frontier(
+    model: nn.Module | Sizes, hardware: Accelerator | str, ranks: int, samples: int, most: int = 24
+) -> list[tuple[float, Found]]:
+    """The fastest grid for each limit of memory, (bytes, grid), the least that fits first.
+
+    From all that the hardware has down, each limit just below what the last grid needs, `most`
+    times at most. The arguments are those of `search`.
+    """
+    gpu = accelerator(hardware)
+    limit = ROOM * gpu.memory
+    question = Question(
+        sizes_of(model, None), gpu, bytes_each(AUTOCAST, "adam"), ranks, samples, limit
+    )
     found = list[tuple[float, Found]]()
-    limit = question.limit
-    while len(found) < points:
+    while len(found) < most:
         told = grids.search(question._replace(limit=limit), 1)["best"]
         if not told:
             break
