@@ -385,12 +385,16 @@ def test_each_round_begins_for_all_ranks_where_the_one_before_has_met() -> None:
     assert paths == [[0, 1, 2], [3, 5, 6], [0, 3, 4], [3, 7, 8], [0, 3, 7], [9, 9]]
 
 
-def test_names_stand_at_the_ends_of_their_curves() -> None:
+def test_rounds_of_one_length_share_a_color_and_momenta_differ_in_dashes() -> None:
     lines = [
         Curve("H = 10", [1.0, 10.0], [3.0, 2.0], 0),
         Curve("H = 10, μ 0.9", [1, 10], [3, 2.5], 1),
     ]
-    places = {"H = 10": (0, -9), "H = 10, μ 0.9": (6, 0)}
-    (axes,) = figures.loss_over_bytes(lines, places).axes
-    found = {text.get_text(): (text.xy, text.get_position()) for text in axes.texts}
-    assert found == {"H = 10": ((10, 2), (0, -9)), "μ 0.9": ((10, 2.5), (6, 0))}
+    figure = figures.loss_over_bytes(lines)
+    (axes,) = figure.axes
+    assert {text.get_text(): text.xy for text in axes.texts} == {"H = 10": (10, 2)}
+    plain, heavy = axes.lines
+    assert plain.get_color() == heavy.get_color()
+    assert plain.get_linestyle() != heavy.get_linestyle()
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["plain average", "μ 0.9"]

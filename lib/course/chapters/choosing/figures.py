@@ -126,19 +126,24 @@ def budget(limit: Point, forecast: Mapping[str, Point], measured: Sequence[Point
     axes.set(xlim=(0.7 * min(across), 1.15 * max(across)), ylim=(0.7 * min(up), 1.15 * max(up)))
     style.chart(axes, x_label="the run, s on the cluster's clock", y_label="held by a rank, MB")
     style.legend_below(figure, 2)
-    _name_rings(figure, axes, forecast)
+    _name_rings(figure, axes, forecast, measured)
     return figure
 
 
-def _name_rings(figure: Figure, axes: Axes, forecast: Mapping[str, Point]) -> None:
-    """Write each strategy's name beside its ring, the fastest one's on the left; none touch."""
+def _name_rings(
+    figure: Figure, axes: Axes, forecast: Mapping[str, Point], measured: Sequence[Point]
+) -> None:
+    """Write each strategy's name to the right of its ring, or, if others lie there, to the left."""
     figure.draw_without_rendering()  # only now is it known how far apart rings are
-    points = 72 / figure.dpi
-    first = min(seconds for seconds, _ in forecast.values())
+    marks = dict(zip(forecast, measured, strict=False))
+    places = axes.transData.transform([*forecast.values(), *marks.values()]) * 72 / figure.dpi
+    owners = [*forecast, *marks]
     last: dict[str, float] = {}  # height of the last name on each side
     for name, (seconds, held) in sorted(forecast.items(), key=lambda item: item[1][1]):
-        side, start = (-7, "right") if seconds == first else (7, "left")
-        ring = axes.transData.transform((seconds, held))[1] * points
+        across, ring = places[owners.index(name)]
+        others = (place for place, owner in zip(places, owners, strict=True) if owner != name)
+        taken = any(2 < x - across < 50 and abs(y - ring) < style.LABEL for x, y in others)
+        side, start = (-7, "right") if taken else (7, "left")
         height = max(ring, last.get(start, 0) + 1.3 * style.LABEL)
         last[start] = height
         where: dict[str, Any] = {"textcoords": "offset points", "ha": start, "va": "center"}

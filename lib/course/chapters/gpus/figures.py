@@ -126,7 +126,7 @@ def memory_by_formula(record: Mapping[str, Any]) -> Figure:
             name = f"{size / 1e3:.1f} B" if size >= 1e3 else f"{size:.0f} M"
             measured = [bar(MEASURED, each), ending(f"{each:.1f}")]
             bars[name] = measured if fits else [ending("out of memory")]
-        panels[f"{title}: formula, and models of so many parameters"] = bars
+        panels[title] = bars
     x_label = "bytes per parameter at the peak"
     figure = lanes(panels, (WIDE, 3.6), x_label=x_label, numbers=True)
     looks = {name: look for name, (*_, look) in FORMULA.items()}

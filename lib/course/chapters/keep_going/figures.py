@@ -1,14 +1,15 @@
 """Pictures of rounds: replicas that drift, what bytes buy, and workers that die and come back."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
-from course.drawing.sketches import Look, Point, loss_above
+from course.drawing.sketches import Look, loss_above
 from minidist.plots import style
 from minidist.plots.cells import Cell, cells, numbered
-from minidist.plots.curves import Curve, draw
-from minidist.plots.style import COLORS, GREY, RANK
+from minidist.plots.curves import Curve
+from minidist.plots.style import COLORS, DASHES, GREY, MARKERS, RANK
 
 
 def outer_path(
@@ -33,20 +34,31 @@ def outer_path(
     return figure
 
 
-def loss_over_bytes(curves: Sequence[Curve], places: Mapping[str, Point]) -> Figure:
-    """Loss over MB sent, each curve's name at its end; `places`: how far from it, in points."""
-    figure, axes = style.single(size=(3.5, 2.7))
+def loss_over_bytes(curves: Iterable[Curve]) -> Figure:
+    """Loss over MB sent: a color for each length of a round, a dash for each outer momentum.
+
+    A curve's label is "H = 10" or "H = 10, μ 0.5"; the first of each color bears its name.
+    """
+    figure, axes = style.single(size=(3.5, 2.9))
+    hues: dict[str, str] = {}
+    momenta: dict[str, Look] = {}
     for curve in curves:
-        draw(axes, curve)
-        side, up = places[curve.label]
-        look: Look = {"textcoords": "offset points", "va": "center", "color": curve.hue}
-        look |= {"ha": "left" if side > 0 else "center", "fontsize": style.LABEL}
-        name = curve.label.rpartition(", ")[2]
-        axes.annotate(name, (curve.x[-1], curve.y[-1]), (side, up), **look)
+        name, _, momentum = curve.label.partition(", ")
+        if name not in hues:
+            hues[name] = COLORS[len(hues)]
+            end: Look = {"textcoords": "offset points", "va": "center", "ha": "center"}
+            end |= {"color": hues[name], "fontsize": style.LABEL}
+            axes.annotate(name, (curve.x[-1], curve.y[-1]), (0, -9), **end)
+        dash, marker = ("-", *DASHES)[len(momenta)], MARKERS[len(momenta)]
+        look: Look = {"lw": 1.4, "ls": dash, "marker": marker, "ms": 4}
+        look = momenta.setdefault(momentum or "plain average", look)
+        axes.plot(curve.x, curve.y, color=hues[name], **look)
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter("{x:g}")
     axes.margins(y=0.12)
     style.chart(axes, title="loss", x_label="MB sent per rank", grid=0.3)
+    lines = [Line2D([], [], color=GREY, label=name, **look) for name, look in momenta.items()]
+    style.legend_below(figure, 3, lines)
     return figure
 
 
