@@ -32,17 +32,17 @@ RUNGS_OF_ZERO = "ddp", "zero1", "zero2", "fsdp", "fsdp_kept"
 def counted_elsewhere() -> tuple[list[str], list[list[Any]]]:
     """Head and rows of a table: bytes per parameter that others count, and of what."""
     counts = {
-        "everything in bf16": (2, 2, 0, 4, 0),
-        "bf16 weights, fp32 moments; gradients not counted": (2, 0, 0, 8, 0),
-        "our state (the ZeRO paper's: 2 + 2 + 12)": (4, 4, 0, 8, 0),
-        "Megatron: bf16 weights, gradients summed in fp32": (2, 4, 4, 8, 0),
-        "the paper's, and fp32 gradients beside the bf16 ones": (2, 6, 4, 8, 0),
-        "our peak: the state and AdamW's temporary": (4, 4, 0, 8, 4),
-        "our peak under DDP: its buckets too": (4, 4, 0, 8, 8),
+        "all in bf16": (2, 2, 0, 4, 0),
+        "gradients left out": (2, 0, 0, 8, 0),
+        "our state": (4, 4, 0, 8, 0),
+        "Megatron's state": (2, 4, 4, 8, 0),
+        "fp32 gradients beside bf16": (2, 6, 4, 8, 0),
+        "our peak": (4, 4, 0, 8, 4),
+        "our peak, DDP": (4, 4, 0, 8, 8),
     }
-    parts = ["weights", "gradients", "master", "moments", "temporary, buckets", "total"]
+    parts = ["weights", "gradients", "master", "moments", "other", "total"]
     rows = [[name, *each, sum(each)] for name, each in counts.items()]
-    return ["bytes per parameter", *parts], rows
+    return ["counted", *parts], rows
 
 
 def on_each_rung(
