@@ -78,12 +78,54 @@
     }
   }
 
+  // A long name breaks where its parts end.
+  const LONG = 14; // letters
+  function names() {
+    for (const part of document.querySelectorAll("article code.literal .pre")) {
+      const text = part.textContent;
+      if (text.length < LONG || (text.length < 2 * LONG && !part.closest("td"))) continue;
+      const parts = text.split(/(?<=[a-z)][._]|[(,=/|])(?=[\w.])|(?<=[a-z]{3})(?=[A-Z][a-z])/);
+      if (parts.length > 1) part.replaceChildren(...parts.flatMap((each) => [each, document.createElement("wbr")]));
+    }
+  }
+
+  // A column of sentences says so: on a phone it would have a word a line.
+  const SENTENCE = 24; // letters
+  function sentences() {
+    for (const table of document.querySelectorAll("article .pst-scrollable-table-container table")) {
+      const wordy = new Set();
+      for (const cell of table.querySelectorAll("td")) {
+        if (cell.textContent.trim().length > SENTENCE) wordy.add(cell.cellIndex);
+      }
+      for (const cell of table.querySelectorAll("td")) {
+        cell.classList.toggle("wordy", wordy.has(cell.cellIndex));
+      }
+    }
+  }
+
+  // The comma after a formula stays on its line.
+  function commas() {
+    for (const formula of document.querySelectorAll("article mjx-container:not([display], .together *)")) {
+      const after = formula.nextSibling ?? formula.parentElement.nextSibling;
+      const signs = after?.nodeType === Node.TEXT_NODE && /^[.,;:!?)\]’”]+/.exec(after.data);
+      if (!signs) continue;
+      const whole = document.createElement("span");
+      whole.className = "together";
+      const first = formula.nextSibling ? formula : formula.parentElement;
+      first.before(whole);
+      whole.append(first, signs[0]);
+      after.data = after.data.slice(signs[0].length);
+    }
+  }
+
   roles();
+  names();
+  sentences();
   signatures();
   columns();
   pictures();
   reachable();
-  const fit = () => (equations(), reachable());
+  const fit = () => (equations(), commas(), reachable());
   window.addEventListener("resize", fit);
   const scrolled = ({ target }) => target.matches?.(SCROLLING) && hint(target);
   document.addEventListener("scroll", scrolled, { capture: true, passive: true });

@@ -1,10 +1,10 @@
-"""Pages that name what there is: of each name the first line of its docstring, and its source."""
+"""Pages that name what there is: the first line of each docstring, or names alone."""
 
 from sphinx.application import Sphinx
 
 FIRST_LINES = {"book/api/source", "book/api/lesson"}
 IN_FULL = {"from_scratch"}  # its table says where minidist does what the lesson leaves out
-NAMES_ALONE = {"book/api/source"}  # neither signatures nor members of classes
+NAMES_ALONE = {"book/api/source"}  # a line for each module; its names lead to their source
 
 
 def keep_first_paragraph(
@@ -12,8 +12,8 @@ def keep_first_paragraph(
 ) -> None:
     if app.env.docname in FIRST_LINES and name not in IN_FULL and "" in lines:
         del lines[lines.index("") + 1 :]
-    if app.env.docname in NAMES_ALONE and what == "module":
-        lines[0] = f"`{name}`: {lines[0]}"
+    if app.env.docname in NAMES_ALONE:
+        lines[:] = [f"`{name}`: {lines[0]}"] if what == "module" else []
 
 
 def drop_signature(
@@ -31,7 +31,8 @@ def drop_signature(
 def skip_members(
     app: Sphinx, what: str, name: str, member: object, skip: bool, options: object
 ) -> bool | None:
-    return True if app.env.docname in NAMES_ALONE and what in {"class", "exception"} else None
+    """Of a class only itself."""
+    return True if app.env.docname in FIRST_LINES and what in {"class", "exception"} else None
 
 
 def setup(app: Sphinx) -> None:

@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 
+from course.drawing.sketches import ink
 from course.pages.published import named
 from minidist.plots import style
 from minidist.plots.style import COLORS, GREY, LABEL, PHASE, TITLE
@@ -177,7 +178,8 @@ def dualpipe_trace(record: Mapping[str, Any]) -> Figure:
         draw_lanes(axes, ["compute", "all-to-all"], parts, window, title)
     for name, start, end in record["compute"]:
         if start >= 30 and end <= 61.5:
-            style.write(axes, (start + end) / 2, 0.5, name[:-3])
+            color = ink(PASS[name[-3:]][1])
+            style.write(axes, (start + end) / 2, 0.5, name[:-3], color=color)
     axes.set_xlabel("milliseconds", fontsize=TITLE)
     moves = {"dispatch": COLORS[4], "combine": COLORS[1], "waiting": GREY}
     style.legend_below(figure, 3, dict(PASS.values()) | moves)

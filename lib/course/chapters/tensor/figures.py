@@ -13,7 +13,7 @@ from minidist.plots import style
 from minidist.plots.curves import curves, of_steps
 from minidist.plots.style import COLORS, GREY, RANK, TITLE, box
 
-WIDE = 3.7  # inches
+WIDE = 3.6  # inches
 RANKS = 4
 MATRICES = (  # name, left, top, width, height, and into how many columns and rows it is cut
     ("x[B, D]", 0, 1.0, 2, 2, 1, 1),
@@ -125,5 +125,5 @@ def who_talks(of_ranks: Sequence[Sent], sizes: Mapping[str, int]) -> Figure:
     for name, nbytes in most.items():
         color, dashes = LINES[name]
         axes.plot([], [], color=color, linestyle=dashes, label=f"{name}: {nbytes:,} bytes")
-    style.legend_below(figure, 3)
+    style.legend_below(figure, 2)
     return figure
