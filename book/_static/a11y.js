@@ -69,12 +69,14 @@
     }
   }
 
-  // A printed table, such as a plan's, scrolls: wrapped, its columns would no longer be columns.
+  // A printed table, such as a plan's, scrolls: wrapped, its columns would no longer be columns. On
+  // a phone so does printed code.
   function columns() {
     const row = /\S {2,}\S.* {2,}\S/;
     for (const printed of document.querySelectorAll("article .cell_output pre")) {
       const rows = printed.textContent.split("\n").filter((line) => row.test(line));
       printed.classList.toggle("columns", rows.length > 1);
+      printed.classList.toggle("listing", /^\s*(@|def |class |from |import |""")/.test(printed.textContent));
     }
   }
 
@@ -84,7 +86,7 @@
     for (const part of document.querySelectorAll("article code.literal .pre")) {
       const text = part.textContent;
       if (text.length < LONG || (text.length < 2 * LONG && !part.closest("td"))) continue;
-      const parts = text.split(/(?<=[a-z)][._]|[(,=/|])(?=[\w.])|(?<=[a-z]{3})(?=[A-Z][a-z])/);
+      const parts = text.split(/(?<=[\w)][._]|[(,=/|])(?=[\w.])|(?<=[a-z]{3})(?=[A-Z][a-z])/);
       if (parts.length > 1) part.replaceChildren(...parts.flatMap((each) => [each, document.createElement("wbr")]));
     }
   }
@@ -103,18 +105,21 @@
     }
   }
 
-  // The comma after a formula stays on its line.
-  function commas() {
+  // A formula, the bracket before it and the comma after it stay on one line.
+  function signs() {
     for (const formula of document.querySelectorAll("article mjx-container:not([display], .together *)")) {
-      const after = formula.nextSibling ?? formula.parentElement.nextSibling;
-      const signs = after?.nodeType === Node.TEXT_NODE && /^[.,;:!?)\]’”]+/.exec(after.data);
-      if (!signs) continue;
       const whole = document.createElement("span");
+      const math = formula.nextSibling ? formula : formula.parentElement;
+      const text = (node) => (node?.nodeType === Node.TEXT_NODE ? node.data : "");
+      const [before, after] = [math.previousSibling, math.nextSibling];
+      const [opening] = /[([“‘]*$/.exec(text(before));
+      const [closing] = /^[.,;:!?)\]’”]*/.exec(text(after));
+      if (!opening && !closing) continue;
       whole.className = "together";
-      const first = formula.nextSibling ? formula : formula.parentElement;
-      first.before(whole);
-      whole.append(first, signs[0]);
-      after.data = after.data.slice(signs[0].length);
+      math.before(whole);
+      whole.append(opening, math, closing);
+      if (opening) before.data = before.data.slice(0, -opening.length);
+      if (closing) after.data = after.data.slice(closing.length);
     }
   }
 
@@ -125,7 +130,7 @@
   columns();
   pictures();
   reachable();
-  const fit = () => (equations(), commas(), reachable());
+  const fit = () => (equations(), signs(), reachable());
   window.addEventListener("resize", fit);
   const scrolled = ({ target }) => target.matches?.(SCROLLING) && hint(target);
   document.addEventListener("scroll", scrolled, { capture: true, passive: true });

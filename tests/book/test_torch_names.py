@@ -24,7 +24,8 @@ class Row(NamedTuple):
 def table() -> list[Row]:
     section = (API / "torch.md").read_text().partition("## Name by name")[2].partition("\n## ")[0]
     lines = [line for line in section.splitlines() if line.startswith("| `")]
-    return [Row(*(cell.strip() for cell in line.strip("|").split("|"))) for line in lines]
+    rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines)
+    return [Row(ours, theirs, *both.rpartition(" · ")[::2]) for ours, theirs, both in rows]
 
 
 def quoted(cell: str) -> list[str]:
@@ -65,6 +66,8 @@ def not_as_said(row: Row, name: str) -> Iterator[str]:
     (address,) = quoted(row.theirs)
     ours, theirs = getattr(minidist, name), resolve(address)
     parts = re.split(r", |; ", row.same)
+    if "all" in parts:
+        parts += ["name", "arguments", "defaults"]
     if "it is torch's own" in parts and ours is not theirs:
         yield "it is not torch's own"
     if "name" in parts and address.rpartition(".")[2] not in quoted(row.ours):
