@@ -80,6 +80,8 @@ def test_chapters_and_hours_are_those_of_the_path() -> None:
     chapters = path()
     listed = re.findall(r"\[([^]]+)\]\(book/(\w+)\.md\)", README)
     assert listed == [(chapter.title, chapter.page) for chapter in chapters]
+    parts = re.findall(r"^- \*\*(.+):\*\* \[", README, re.MULTILINE)
+    assert parts == [*dict.fromkeys(chapter.part for chapter in chapters)]
     hours = [
         sum(chapter.minutes for chapter in chapters),
         PAPER * sum(len(on_paper(chapter)) for chapter in chapters),
