@@ -1,20 +1,23 @@
 """Grids that others have run, and what a search predicts of them.
 
-A run's price is that of its grid; what its source does not say is as is best. Of each source one
-number is fitted, the speed of its kernels beside the planner's, to the rows that are not `aside`.
+A run's price is that of its grid; what its source does not say is as is best. Of each source's
+software one number is fitted, its speed beside the planner's, to the rows that are not `aside`.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from IPython.display import Markdown
 
 from course.pages.predicted import A100_40, H100_96
 from course.pages.published import named, published
+from course.pages.table import table
 from minidist.formulas import grids, models
 from minidist.formulas.compute import mfu
 from minidist.formulas.inputs import Grid, Question
@@ -173,9 +176,155 @@ def runs() -> list[Run]:
 
 
 def speeds(found: list[Run]) -> dict[str, float]:
-    """For each source, how many times as fast as predicted it runs: fitted to rows not aside."""
+    """For each software, how many times as fast as predicted it runs: fitted to rows not aside."""
     ratios: dict[str, list[float]] = {}
     for each in found:
         if not each.row["aside"]:
-            ratios.setdefault(each.row["source"], []).append(each.ratio)
-    return {source: 1 / median(all_) for source, all_ in ratios.items()}
+            ratios.setdefault(software(each.row), []).append(each.ratio)
+    return {name: 1 / median(all_) for name, all_ in ratios.items()}
+
+
+def software(row: dict[str, Any]) -> str:
+    """The software of a row: one of a source, or two if it compares FSDP with something else."""
+    return f"{row['source']}{', FSDP' * (row['data'] in FSDP)}"
+
+
+# ---- what a page says of them ----
+
+FAMILIES = {  # sources whose software is of one family
+    "NVIDIA's recipes": ("bridge", "nemo", "dgxc", "automodel", "moe_zoo"),
+    "Megatron's papers": ("narayanan", "korthikanti", "mtnlg", "megascale"),
+    "BLOOM": ("bloom",),
+    "the Playbook": ("playbook",),
+    "Parallel Folding": ("folding",),
+    "PyTorch": ("torchtitan", "llm-foundry"),
+    "Llama 3, DeepSeek, others": ("llama3", "deepseek", "nemotron", "xtuner"),
+}
+
+
+def family(source: str) -> str:
+    """The family of a source."""
+    return next(name for name, heads in FAMILIES.items() if source.startswith(heads))
+
+
+class Held(NamedTuple):
+    """Runs beside their prices, with one speed for each source."""
+
+    rows: int
+    error: float  #: median, of the step's time
+    worst: float  #: what one row in ten exceeds
+    ranks: float  #: Spearman's correlation of speeds
+    memory: float | None  #: median error of the peak, of rows that print it
+
+
+def held(found: Sequence[Run]) -> Held:
+    """How well these are predicted."""
+    speed = speeds(runs())
+    errors = sorted(abs(each.ratio * speed.get(software(each.row), 1.0) - 1) for each in found)
+    peaks = [
+        abs(each.peak / each.row["peak_GiB"] / GIB - 1) for each in found if each.row["peak_GiB"]
+    ]
+    return Held(
+        len(found), median(errors), errors[9 * len(errors) // 10],
+        correlated(found, unit), median(peaks) if peaks else None,
+    )  # fmt: skip
+
+
+def correlated(found: Sequence[Run], unit: Callable[[Run], float]) -> float:
+    """Spearman's correlation of predicted and published speed, each in its unit."""
+    one, other = (
+        np.argsort(np.argsort([getattr(each, name) / unit(each) for each in found]))
+        for name in ("predicted", "published")
+    )
+    return float(np.corrcoef(one, other)[0, 1])
+
+
+def unit(each: Run) -> float:
+    """What a run's speed is divided by to be TFLOP per second, attention counted in full."""
+    if not each.row["tokens_per_s_per_gpu"] and not each.row["seconds"]:
+        return 1.0
+    sizes = each.row["sizes"]
+    return float(1e12 * sizes.tokens / (3 * (sizes.operations + sizes.attention)))
+
+
+def table_of_families() -> Markdown:
+    """For each family of sources its runs, and how those set aside were predicted."""
+    body = []
+    for name in FAMILIES:
+        found = [each for each in runs() if family(each.row["source"]) == name]
+        aside = [each for each in found if each.row["aside"]]
+        told, five = held(aside), [each for each in aside if each.row["best"]]
+        hits = f"{sum(map(in_five, five))} of {len(five)}" if five else ""
+        memory = f"{told.memory:.0%}" if told.memory else ""
+        body.append([name, len(found), len(aside), f"{told.error:.0%}", memory, hits])
+    head = ["source", "runs", "set aside", "error of time", "of memory", "best among our five"]
+    return table(head, body)
+
+
+def in_five(each: Run) -> bool:
+    """Whether a search finds the degrees of this run among its five best."""
+    grid = each.grid
+    ways = (grid.tensor, grid.pipeline, grid.context, grid.expert)
+    return ways in _ways(each.row)
+
+
+def _ways(row: dict[str, Any]) -> list[tuple[int, ...]]:
+    names = ("model", "gpu", "gpus", "sequence", "batch", "precision", "source")
+    key = (row["data"] in FSDP, *(row[name] for name in names))
+    if key not in _searched:
+        asked = question(row)
+        speed = speeds(runs()).get(software(row), 1.0)
+        gpu = asked.gpu._replace(utilization=min(1.0, asked.gpu.utilization * speed))
+        best = grids.search(asked._replace(gpu=gpu))["best"]
+        _searched[key] = [
+            (of.tensor, of.pipeline, of.context, of.expert)
+            for of in (each["grid"] for each in best)
+        ]
+    return _searched[key]
+
+
+_searched: dict[tuple[Any, ...], list[tuple[int, ...]]] = {}
+
+
+def summary() -> dict[str, float]:
+    """The numbers of which the page speaks, of rows set aside unless they say otherwise."""
+    found = runs()
+    aside = [each for each in found if each.row["aside"]]
+    best = [each for each in aside if each.row["best"]]
+    dense = [each for each in aside if not each.row["sizes"].experts]
+    mixed = [each for each in aside if each.row["sizes"].experts]
+    told = held(aside)
+    fast = speeds(found)
+    return {
+        "runs": len(found),
+        "sources": len({each.row["source"] for each in found}),
+        "aside": len(aside),
+        "error": told.error,
+        "worst": told.worst,
+        "ranks": told.ranks,
+        "ranks_tokens": correlated(aside, lambda each: 1.0),
+        "dense": held(dense).error,
+        "mixed": held(mixed).error,
+        "memory": told.memory or 0.0,
+        "five": sum(map(in_five, best)) / len(best),
+        "five_of": len(best),
+        "five_dense": _share([each for each in best if not each.row["sizes"].experts]),
+        "slowest": min(fast.values()),
+        "fastest": max(fast.values()),
+    }
+
+
+def _share(best: list[Run]) -> float:
+    return sum(map(in_five, best)) / len(best)
+
+
+def points() -> dict[str, list[tuple[float, float]]]:
+    """Predicted and published TFLOP per second and GPU of rows set aside, by what they train."""
+    speed = speeds(runs())
+    found: dict[str, list[tuple[float, float]]] = {"dense models": [], "mixtures of experts": []}
+    for each in runs():
+        if each.row["aside"]:
+            kind = "mixtures of experts" if each.row["sizes"].experts else "dense models"
+            fitted = each.predicted * speed.get(software(each.row), 1.0)
+            found[kind].append((fitted / unit(each), each.published / unit(each)))
+    return found
