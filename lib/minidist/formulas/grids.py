@@ -153,7 +153,7 @@ def orders(question: Question, way: list[int], batch: int) -> list[list[Any]]:
     for order in question.orders:
         if (order != "dualpipe") or (micro >= 2 * pipeline):
             found.append([order, 1])
-    most = question.sizes.units // pipeline
+    most = (question.sizes.units + 2) // pipeline
     for stages in range(2, most + 1):
         blocks, all_stages = question.sizes.units, pipeline * stages
         even = rest(blocks, all_stages) * rest(blocks + 2, all_stages) == 0  # or with both ends
