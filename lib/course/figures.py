@@ -32,6 +32,7 @@ from course.chapters.feeding.figures import (
 )
 from course.chapters.fsdp.ahead import ran_ahead, run_ahead
 from course.chapters.fsdp.figures import cuts, elements_kept, mesh, unit_life
+from course.chapters.grid.figures import grid_kind, regimes, split_losses
 from course.chapters.gpus.figures import (
     all_reduce_curves,
     bucket_sweep,

@@ -194,10 +194,10 @@ def test_without_context_parallelism_the_search_finds_llama_3_s_own_grid() -> No
 
 @pytest.mark.claim("J5")
 def test_a_ring_of_keys_hides_from_as_many_tokens_per_rank_as_the_rule_says() -> None:
-    """Within 5%, of long sequences; attention to 8,192 tokens is faster, and hides less."""
+    """Within a tenth, of long sequences; attention to 8,192 tokens is faster, and hides less."""
     for name, tensor in product(SHAPES, (1, 8)):
         rule = rules.hidden_piece(sized(name), H100, tensor)
-        for piece, hides in ((0.95 * rule, False), (1.05 * rule, True)):
+        for piece, hides in ((0.9 * rule, False), (1.1 * rule, True)):
             job = sized(name, 256 * round(piece))
             now = step(job, 256 * tensor, 1, tensor=tensor, context=256)
             assert (inside.context_parallel(now) == 0) == hides, (name, tensor, piece)
