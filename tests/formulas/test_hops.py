@@ -18,6 +18,7 @@ from tests.support.cases import alike
 SHORT = 0.01  # beside a forward of 1
 
 
+@pytest.mark.claim("J4")
 def test_a_step_waits_for_as_many_messages_as_its_order_replayed() -> None:
     found, right = {}, {}
     for ranks, rounds, stages in product((2, 3, 4, 8), (1, 2, 3, 8), (1, 2, 4)):
@@ -30,6 +31,7 @@ def test_a_step_waits_for_as_many_messages_as_its_order_replayed() -> None:
     alike(found, right)
 
 
+@pytest.mark.claim("J4")
 def test_an_order_that_divides_backward_waits_for_the_ways_in_and_out_alone() -> None:
     takes = {"F": 1.0, "I": 1.0, "W": 1.0, "B": 2.0}
     for ranks, rounds in product((2, 3, 4, 8), (2, 3, 8)):

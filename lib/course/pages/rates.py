@@ -97,20 +97,6 @@ def rates_by_ranks() -> dict[int, dict[int, float]]:
     return reached
 
 
-def split() -> Figure:
-    """The rate of a rank's part of a layer, over the ranks that share the layer."""
-    found = rates_by_ranks()
-    lines = [
-        Curve(name, [*rates], [*rates.values()], color)
-        for color, name in enumerate(("medium", "large"))
-        for rates in [found[JOBS[name].width]]
-    ]
-    ticks: dict[float, str] = {ranks: f"{ranks}" for ranks in (1, 2, 4, 8)}
-    panels = {"TFLOP/s of one rank": lines}
-    x_label = "ranks that share a layer"
-    return curves(panels, x_label=x_label, x_ticks=ticks, y_log=False, y_zero=True)
-
-
 def eight_bits(job: Sizes) -> tuple[float, float]:
     """Of a layer's products in fp8, a scale per tensor: the speed over bf16's, and the error."""
     products = [

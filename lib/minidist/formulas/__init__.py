@@ -6,6 +6,8 @@
 - `nccl`: seconds of a collective, by NCCL's own cost model at line rate;
 - `links`: seconds of a collective by whatever is known of the links;
 - `step`: a step as work on lanes, and what it takes;
+- `grids`: all ways to place a model on ranks, and the fastest;
+- `rules`: what such a search finds, said in advance;
 - `muon`: operations and bytes of an optimizer that needs full matrices, on shards;
 - `refusals`: questions that make no sense.
 

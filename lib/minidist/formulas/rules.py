@@ -227,7 +227,7 @@ def expert_share(gpu: Gpu, width: int, hidden: int, expert: int) -> float:
 
 
 def tokens_travel_below(gpu: Gpu, hidden: int, experts: int, active: int, expert: int) -> float:
-    """Tokens per GPU and micro-batch below which they travel faster to experts than weights to them.
+    """Tokens per GPU and micro-batch below which they travel faster to experts than weights do.
 
     FSDP brings 8 bytes of each of an expert's 3 D H parameters to each node; 8 k D bytes of a token
     leave its GPU for others' nodes.
