@@ -244,6 +244,13 @@ def test_tokens_travel_as_long_beside_experts_compute_whatever_they_are_and_choo
         assert share == pytest.approx(rules.expert_share(H100, 4096, hidden, expert), rel=0.04)
 
 
+def test_experts_that_have_few_tokens_are_as_slow_as_the_rule_says() -> None:
+    for experts, expert, tokens in product((64, 128), (1, 8, 64), (1024, 8192)):
+        now = step(mixture(2048, experts, 8, tokens), 64, 64, expert=expert)
+        rule = rules.few_tokens_loss(tokens, experts, 8, expert)
+        assert compute.slowed(now) - 1 == pytest.approx(rule, rel=1e-3)
+
+
 def test_tokens_travel_below_the_rule_s_count_and_weights_above() -> None:
     """Within a quarter: with experts on 16 ranks, a sixteenth of the weights travels still."""
     for hidden, experts, active in ((2048, 64, 8), (2048, 128, 8), (1024, 64, 4)):

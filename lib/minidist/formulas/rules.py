@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 
-from minidist.formulas.compute import NARROWS, PIECE, rate
+from minidist.formulas.compute import FEW, NARROWS, PIECE, rate
 from minidist.formulas.links import into_nodes, message, priced
 from minidist.formulas.models import effort
 
@@ -224,6 +224,14 @@ def expert_share(gpu: Gpu, width: int, hidden: int, expert: int) -> float:
     local = min(expert, gpu.per_node)
     takes = max((local - 1) / gpu.nvlink, (expert - local) / gpu.network) / expert
     return 4 / 9 * rate(gpu, width) * takes / hidden
+
+
+def few_tokens_loss(tokens: float, experts: int, active: int, expert: int) -> float:
+    """How much longer experts compute because each has few tokens, as a share of their time.
+
+    Of a micro-batch of so many `tokens` per GPU, an expert gets k X / E, from X ranks.
+    """
+    return FEW * experts / (tokens * active * expert)
 
 
 def tokens_travel_below(gpu: Gpu, hidden: int, experts: int, active: int, expert: int) -> float:
