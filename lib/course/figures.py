@@ -45,7 +45,7 @@ from course.chapters.gpus.traces import (
     fsdp_traces,
     no_overlap_trace,
 )
-from course.chapters.grid.figures import grid_kind, regimes, split_losses
+from course.chapters.grid.figures import regimes, split_losses
 from course.chapters.keep_going.figures import loss_over_bytes, outer_path, presence
 from course.chapters.map_reduce.figures import map_shuffle_reduce
 from course.chapters.memory.figures import GPT2_BLOCK, block_memory, rank_memory, step_memory

@@ -63,7 +63,7 @@ def split_losses() -> Figure:
     return figure
 
 
-def grid_kind(grid: Grid) -> str:
+def kind(grid: Grid) -> str:
     """What a grid has beside replicas, one of `KINDS`."""
     for name in ("pipeline", "tensor", "context"):
         if getattr(grid, name) > 1:
@@ -91,7 +91,7 @@ def regimes(
     figure, axes = style.single(size=(3.5, 3.3))
     for row, line in enumerate(found):
         for column, grid in enumerate(line):
-            look: Look = {"fc": (KINDS[grid_kind(grid)], 0.3), "ec": (GREY, 0.4), "lw": 0.6}
+            look: Look = {"fc": (KINDS[kind(grid)], 0.3), "ec": (GREY, 0.4), "lw": 0.6}
             axes.add_patch(Rectangle((column, row), 1, 1, **look))
             style.write(axes, column + 0.5, row + 0.5, degrees(grid), LABEL)
     width, step = len(clusters), np.log2(clusters[1] / clusters[0])

@@ -1,14 +1,17 @@
 """The worked problems of the chapter on grids: rules and searches, with our jobs on our H100s."""
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
 
 from minidist.formulas import grids, models, rules
+from minidist.formulas.compute import FEW, PIECE
 from minidist.formulas.inputs import Grid, Question
 from minidist.memory.state import AUTOCAST, bytes_each
 from minidist.planner.hardware import H100
 from minidist.planner.jobs import LARGE, MEDIUM, sized
 from minidist.planner.planner import ROOM
+from minidist.planner.search import Search
 from minidist.planner.sizes import Sizes
 
 GPUS, SEQUENCES = 16_384, 2048  # of the large job
@@ -57,21 +60,94 @@ def hides_from() -> list[list[Any]]:
     return found
 
 
+def pieces() -> list[list[Any]]:
+    """By job, the piece whose hops hide, what context degrees lose, and the piece to halve."""
+    return [
+        [name, round(rules.hidden_piece(job, H100)),
+         *(f"{rules.context_loss(job, H100, degree):.0%}" for degree in (2, 4, 8)),
+         round(rules.shortest_piece(job, H100))]
+        for name, job in (("medium", MEDIUM), ("large", LARGE))
+    ]  # fmt: skip
+
+
+def leaders(found: Search) -> list[list[Any]]:
+    """A row for each of the fastest grids."""
+    rows = []
+    for each in found.best:
+        ways, peak = each.grid, round(each.forecast.peak / 1e9)
+        stages = f"{ways.pipeline} × {ways.interleaved}"
+        speed = [f"{each.seconds:.2f}", f"{each.mfu:.0%}", peak]
+        rows.append([ways.data, ways.context, ways.tensor, stages, *speed])
+    return rows
+
+
 def mixture(experts: int = EXPERTS, active: int = ACTIVE) -> Sizes:
-    """A model whose layers have experts such as DeepSeek-V3's, and Llama's attention."""
-    found = models.mixture(
-        61, WIDTH, HIDDEN, 56, 8, 129_280, 8192, experts, active, HIDDEN
-    )  # fmt: skip
+    """A model whose layers have experts such as DeepSeek-V3's, and a Llama's attention."""
+    shape = 61, WIDTH, HIDDEN, 56, 8, 129_280, 8192
+    found = models.mixture(*shape, experts, active, HIDDEN)
     return Sizes(**found | {name: tuple(found[name]) for name in ("before", "block", "after")})
 
 
-def losses() -> dict[str, float]:
-    """What tensor degrees cost, and how wide a group may be, by job."""
-    found = {}
-    for name in ("small", "medium", "large"):
-        for share in (0.1, 0.25):
-            found[f"{name}_{round(100 * share)}"] = rules.widest_tensor(sized(name), H100, share)
-    for ranks in (8, 16):
-        found[f"large_at_{ranks}"] = sum(rules.tensor_loss(LARGE, H100, ranks))
-        found[f"medium_at_{ranks}"] = sum(rules.tensor_loss(MEDIUM, H100, ranks))
-    return found
+BORDERS: list[Callable[[int], float]] = [  # rules of the medium job: tokens per GPU, by GPUs
+    lambda ranks: MEDIUM.tokens,
+    lambda ranks: rules.shortest_piece(MEDIUM, H100) / 2,
+    lambda ranks: rules.pipeline_pays_below(MEDIUM, H100, ranks, 2, 2, 4),
+]
+
+
+def numbers(found: Search) -> dict[str, float]:
+    """What the page says in numbers; `found`: the search for the large job."""
+    best, own = found.best[0], fastest("large", GPUS, SEQUENCES, 1)
+    each = SEQUENCES * LARGE.tokens / GPUS
+    domain = H100._replace(per_node=64)
+    return {
+        "tried": found.tried,
+        "priced": found.priced,
+        "gain": own.seconds / best.seconds - 1,
+        "bubble_own": _bubble(own.grid) / each,
+        "bubble_best": _bubble(best.grid) / each,
+        "half": H100.half_width,
+        **{
+            f"{name}_{round(100 * share)}": rules.widest_tensor(sized(name), H100, share)
+            for name in ("medium", "large") for share in (0.1, 0.25)
+        },
+        "large_8": sum(rules.tensor_loss(LARGE, H100, 8)),
+        "large_16": sum(rules.tensor_loss(LARGE, H100, 16)),
+        "mixed": rules.best_tensor_beside_fsdp(MEDIUM, domain, 256),
+        "stages": rules.best_interleaving(MEDIUM, H100, 2, 2, 4),
+        "pays_64": BORDERS[2](64),
+        "pays_4096": BORDERS[2](4096),
+        "keeps": rules.split_to_keep(LARGE, GPUS, ROOM * H100.memory / 2),
+        "half_piece": PIECE,
+    }  # fmt: skip
+
+
+def _bubble(grid: Grid) -> float:
+    """Tokens per GPU that a grid's bubble is worth, of the large job."""
+    return rules.bubble_tokens(LARGE, grid.pipeline, grid.tensor, grid.context, grid.interleaved)
+
+
+def expert_numbers() -> dict[str, float]:
+    """What the page says of experts such as DeepSeek-V3's."""
+    return {
+        "few": FEW,
+        "slow_alone": rules.few_tokens_loss(4096, EXPERTS, ACTIVE, 1),
+        "slow_spread": rules.few_tokens_loss(4096, EXPERTS, ACTIVE, SPREAD),
+        "near": rules.expert_share(H100, WIDTH, HIDDEN, H100.per_node),
+        "far": rules.expert_share(H100, WIDTH, HIDDEN, SPREAD),
+        "needs_all": rules.hidden_from(mixture(), H100, 2048),
+        "needs_few": rules.hidden_from(mixture(experts=ACTIVE), H100, 2048),
+        "travel": rules.tokens_travel_below(H100, HIDDEN, EXPERTS, ACTIVE, SPREAD),
+    }
+
+
+def solutions() -> dict[str, float]:
+    """The numbers in the solutions of the exercises."""
+    fast = H100._replace(flops=2 * H100.flops)
+    own = fastest("large", GPUS, SEQUENCES, 1)
+    return {
+        "ex_faster": rules.widest_tensor(LARGE, fast, 0.1),
+        "ex_strong": _bubble(own.grid) * 4 * GPUS / SEQUENCES / LARGE.tokens,
+        "ex_near": rules.expert_share(H100, MEDIUM.width, 1, H100.per_node) / 0.25,
+        "ex_far": rules.expert_share(H100, MEDIUM.width, 1, SPREAD) / 0.25,
+    }

@@ -1,0 +1,51 @@
+"""The worked problems of the chapter on grids: what its sentences say of rules and searches."""
+
+from course.chapters.grid import problem
+from course.chapters.grid.figures import KINDS, kind, rates_kept
+from minidist.formulas import rules
+from minidist.planner.hardware import H100
+from minidist.planner.jobs import LARGE, MEDIUM
+from minidist.planner.search import search
+
+
+def test_the_chart_s_borders_are_as_its_alt_text_and_the_rules_say() -> None:
+    found = [[kind(grid) for grid in row] for row in problem.regimes()]
+    assert {*found[-1]} == {"data alone"}
+    assert {*found[-2]} == {"context"}
+    assert found[2] == ["context"] * 3 + ["tensor"] + ["pipeline"] * 2
+    assert found[1] == ["tensor"] * 3 + ["pipeline"] * 3
+    assert found[0] == ["tensor"] + ["pipeline"] * 5
+    assert {name for row in found for name in row} == {*KINDS}
+
+
+def test_the_fastest_grid_is_read_by_the_rules_as_the_page_reads_it() -> None:
+    told = search(LARGE, "H100", problem.GPUS, problem.SEQUENCES)
+    ways, said = told.best[0].grid, problem.numbers(told)
+    degrees = ways.data, ways.context, ways.tensor, ways.pipeline, ways.interleaved
+    assert degrees == (32, 8, 4, 16, 8)
+    assert sum(rules.tensor_loss(LARGE, H100, ways.tensor)) < 0.1
+    assert round(said["keeps"]) == ways.tensor * ways.pipeline
+    assert 0.02 < said["bubble_best"] < 0.04 < 0.11 < said["bubble_own"] < 0.13
+    assert 0.1 < said["gain"] < 0.2
+
+
+def test_narrow_matrices_cost_the_medium_job_more_than_messages() -> None:
+    for tensor in (2, 4, 8):
+        sent, narrow = rules.tensor_loss(MEDIUM, H100, tensor)
+        assert narrow > sent
+
+
+def test_a_layer_on_an_h100_kept_the_rate_that_the_rule_leaves_it() -> None:
+    """Within five hundredths of the unsplit rate."""
+    jobs = {LARGE.width: LARGE, MEDIUM.width: MEDIUM}
+    for width, kept in rates_kept().items():
+        if width in jobs:
+            for ranks, share in kept.items():
+                rule = 1 / (1 + rules.tensor_loss(jobs[width], H100, ranks)[1])
+                assert abs(share - rule) < 0.05
+
+
+def test_experts_among_64_gpus_hide_only_if_they_are_wider_than_a_llama_s_half() -> None:
+    said = problem.solutions()
+    assert said["ex_far"] > 14_336 > said["ex_near"]
+    assert said["ex_faster"] < problem.numbers(search(LARGE, "H100", 16_384, 2048))["large_10"]
