@@ -2,11 +2,13 @@
 
 from collections.abc import Callable
 from functools import cache
+from itertools import product
 from typing import Any, NamedTuple
 
 from minidist.formulas import grids, models, rules
 from minidist.formulas.compute import FEW, PIECE
 from minidist.formulas.inputs import Grid, Question
+from minidist.formulas.memory import memory
 from minidist.memory.state import AUTOCAST, bytes_each
 from minidist.planner.hardware import H100
 from minidist.planner.jobs import LARGE, MEDIUM, sized
@@ -61,13 +63,14 @@ def hides_from() -> list[list[Any]]:
 
 
 def pieces() -> list[list[Any]]:
-    """By job, the piece whose hops hide, what context degrees lose, and the piece to halve."""
-    return [
-        [name, round(rules.hidden_piece(job, H100)),
-         *(f"{rules.context_loss(job, H100, degree):.0%}" for degree in (2, 4, 8)),
-         round(rules.shortest_piece(job, H100))]
-        for name, job in (("medium", MEDIUM), ("large", LARGE))
-    ]  # fmt: skip
+    """By job and sequence, the piece whose hops hide, what degrees lose, and the piece to halve."""
+    rows = []
+    for name, tokens in product(("medium", "large"), (8192, 32_768)):
+        job = sized(name, tokens)
+        lost = [f"{rules.context_loss(job, H100, degree):.0%}" for degree in (2, 4, 8)]
+        ends = [round(rule(job, H100)) for rule in (rules.hidden_piece, rules.shortest_piece)]
+        rows.append([f"{name}, {tokens:,}", ends[0], *lost, ends[1]])
+    return rows
 
 
 def leaders(found: Search) -> list[list[Any]]:
@@ -90,8 +93,8 @@ def mixture(experts: int = EXPERTS, active: int = ACTIVE) -> Sizes:
 
 BORDERS: list[Callable[[int], float]] = [  # rules of the medium job: tokens per GPU, by GPUs
     lambda ranks: MEDIUM.tokens,
-    lambda ranks: rules.shortest_piece(MEDIUM, H100) / 2,
-    lambda ranks: rules.pipeline_pays_below(MEDIUM, H100, ranks, 2, 2, 4),
+    lambda ranks: grids.PIECE,
+    lambda ranks: rules.pipeline_pays_below(MEDIUM, H100, ranks, 2, 2, 2),
 ]
 
 
@@ -114,12 +117,21 @@ def numbers(found: Search) -> dict[str, float]:
         "large_8": sum(rules.tensor_loss(LARGE, H100, 8)),
         "large_16": sum(rules.tensor_loss(LARGE, H100, 16)),
         "mixed": rules.best_tensor_beside_fsdp(MEDIUM, domain, 256),
-        "stages": rules.best_interleaving(MEDIUM, H100, 2, 2, 4),
+        "stages": rules.best_interleaving(MEDIUM, H100, 2, 2, 2),
         "pays_64": BORDERS[2](64),
         "pays_4096": BORDERS[2](4096),
         "keeps": rules.split_to_keep(LARGE, GPUS, ROOM * H100.memory / 2),
         "half_piece": PIECE,
+        "least_piece": grids.PIECE,
+        "large_4": sum(rules.tensor_loss(LARGE, H100, 4)),
+        "narrower": _activations(best.grid._replace(tensor=4, data=2 * best.grid.data)) / 1e9,
     }  # fmt: skip
+
+
+def _activations(grid: Grid) -> float:
+    """Bytes of activations on a rank of a grid, of the large job."""
+    step = grids.step_of(question(LARGE, GPUS, SEQUENCES), grid)
+    return memory(step, grid.strategy)["activations"]
 
 
 def _bubble(grid: Grid) -> float:
