@@ -161,7 +161,7 @@ def test_stages_per_rank_are_best_as_the_rule_says() -> None:
 
 
 def test_the_search_takes_a_pipeline_for_fewer_tokens_than_the_rule_s_border() -> None:
-    """Within a factor of 1.35, among powers of two, with the tensor and context of so few tokens."""
+    """Within a factor of 1.35, among powers of two, with tensor and context of so few tokens."""
     for name, ranks in product(("small", "medium"), (64, 512, 4096, 16_384)):
         job = sized(name)
         border = rules.pipeline_pays_below(job, H100, ranks, 2, 4, 2)
