@@ -58,6 +58,7 @@ class Run:
     predicted: float
     published: float
     peak: float  #: predicted, bytes
+    limit: float  #: bytes that may be used of the GPU
 
     @property
     def ratio(self) -> float:
@@ -165,7 +166,7 @@ def run(row: dict[str, Any]) -> Run | None:
             speed = mfu(step, seconds / step.accumulated) * step.gpu.flops / 1e12
             seen = row["tflops"]
         peak = memory(step, grid.strategy)["peak"]
-        found.append((peak > step.limit, seconds, Run(row, grid, speed, seen, peak)))
+        found.append((peak > step.limit, seconds, Run(row, grid, speed, seen, peak, step.limit)))
     return min(found, key=lambda each: each[:2])[2] if found else None
 
 
@@ -309,6 +310,8 @@ def summary() -> dict[str, float]:
         "five": sum(map(in_five, best)) / len(best),
         "five_of": len(best),
         "five_dense": _share([each for each in best if not each.row["sizes"].experts]),
+        "drop": tensor_drop(),
+        "drop_published": published_drop(),
         "slowest": min(fast.values()),
         "fastest": max(fast.values()),
     }
@@ -316,6 +319,31 @@ def summary() -> dict[str, float]:
 
 def _share(best: list[Run]) -> float:
     return sum(map(in_five, best)) / len(best)
+
+
+def tensor_drop() -> float:
+    """The part of its speed that a model of 3B loses from 8 to 16 ranks on the Playbook's cluster.
+
+    Predicted; the Playbook has measured `record["facts"]`: see `published_drop`.
+    """
+    row = next(each for each in rows() if each["model"] == "Llama-like 3B")
+    each = []
+    for ranks in (8, 16):
+        asked = question(row | {"tensor": ranks, "gpus": ranks, "pipeline": 1, "batch": 4})
+        told = forecast(grids.step_of(asked, Grid("single", 1, ranks, batch=4)), "single")
+        each.append(told["tokens_per_second"] / ranks)
+    return float(1 - each[1] / each[0])
+
+
+def published_drop() -> float:
+    """The same, measured: tokens per second and GPU by tensor degree, 2 to 32."""
+    facts = published("grids_others")["facts"]
+    (speeds,) = (
+        each["value"]
+        for each in facts
+        if "by tensor degree" in each["what"] and "with sequence parallelism" in each["what"]
+    )
+    return 1 - float(speeds[3]) / float(speeds[2])
 
 
 def points() -> dict[str, list[tuple[float, float]]]:

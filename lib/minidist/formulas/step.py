@@ -76,9 +76,18 @@ def phases(step: TrainingStep, strategy: str) -> list[float]:
     return [max(computes[phase], moves[phase]) for phase in range(3)]
 
 
+def one_pass(step: TrainingStep, strategy: str) -> list[float]:
+    """As `phases`, of one micro-batch of a pipeline, beside whose passes replicas communicate."""
+    forward, backward, update = phases(step, strategy)
+    return [forward / step.micro_batches, backward / step.micro_batches, update]
+
+
 def gradients_ready(step: TrainingStep, strategy: str) -> list[float]:
-    """Seconds from the beginning of backward until it has made each gradient of `tensors`."""
-    whole, head = phases(step, strategy)[1], head_shares(step)[1]
+    """Seconds from the beginning of backward until it has made each gradient of `tensors`.
+
+    In a pipeline, of the last micro-batch's backward.
+    """
+    whole, head = one_pass(step, strategy)[1], head_shares(step)[1]
     return [share * whole for share in ready(step.sizes, head)]
 
 
@@ -128,9 +137,10 @@ def traffic(step: TrainingStep, strategy: str) -> dict[str, float]:
 def works(step: TrainingStep, strategy: str) -> list[lanes.Work]:
     """All that a rank does in a step, on lanes; without tensor parallelism and bubbles.
 
-    FSDP gathers one unit ahead, in forward as in backward.
+    FSDP gathers one unit ahead, in forward as in backward. Of a pipeline's micro-batches one is
+    here: weights come with the first forward, and gradients leave with the last backward.
     """
-    forward, backward, update = phases(step, strategy)
+    forward, backward, update = one_pass(step, strategy)
     if STAGES[strategy] == 3:
         outside, blocks = units(step, strategy)
         found = sharded(outside, blocks, [1, 1], strategy == "fsdp_kept")
@@ -173,7 +183,7 @@ def _one_by_one(step: TrainingStep, found: list[lanes.Work], name: str, each: in
 
 def units(step: TrainingStep, strategy: str) -> tuple[steps.Unit | None, list[steps.Unit]]:
     """The root under FSDP, None if there is nothing in it, and the blocks, with their seconds."""
-    forward, backward, _ = phases(step, strategy)
+    forward, backward, _ = one_pass(step, strategy)
     sizes, each = step.sizes, step.each
     over = "node" if strategy == "hsdp" else "ranks"
     head = head_shares(step) if root(sizes) > 0 else [0.0, 0.0]
@@ -209,7 +219,8 @@ def forecast(step: TrainingStep, strategy: str) -> dict[str, Any]:
     update = phases(step, strategy)[2]
     waits = bubble(step.pipeline, step.micro_batches, step.interleaved, step.order)
     waits = waits * (alone - update + inside) + borders(step)
-    overlapped = end(ran) + inside + waits
+    others = (1 - 1 / step.micro_batches) * (alone - update)  # micro-batches of a pipeline
+    overlapped = end(ran) + others + inside + waits
     moved, held_now = traffic(step, strategy), memory(step, strategy)
     before = step.accumulated - 1  # micro-batches that only add to the gradients
     each = end(ran) - update if sends_each(strategy) else alone - update
