@@ -24,7 +24,7 @@ from minidist.formulas.inputs import Grid, Question
 from minidist.formulas.memory import memory
 from minidist.formulas.step import forecast
 from minidist.memory.state import AUTOCAST, DtypePolicy, bytes_each
-from minidist.planner.hardware import A100, ACCELERATORS, B200, GIB, H100, Accelerator
+from minidist.planner.hardware import A100, ACCELERATORS, FASTER, Accelerator
 from minidist.planner.planner import ROOM
 from minidist.planner.sizes import Sizes
 
@@ -32,18 +32,11 @@ RECORDS = ("grids_others", "grids_megatron")
 MEGATRON = DtypePolicy(  # 18 bytes per parameter: fp32 gradients beside bf16 weights
     "Megatron", torch.bfloat16, torch.float32, torch.float32, torch.float32, torch.bfloat16
 )
-H800 = H100._replace(name="H800 SXM", nvlink=200e9)
-B300 = B200._replace(name="B300 SXM", memory=270 * GIB)
 GPUS: dict[str, Accelerator] = ACCELERATORS | {
     "A100-40": A100_40,
     "H100-96": H100_96,
-    "H800": H800,
-    "B300": B300,
-    "GB200": B200._replace(name="GB200 NVL72", per_node=72),
-    "GB300": B300._replace(name="GB300 NVL72", per_node=72),
     "A800": A100._replace(name="A800 SXM", nvlink=200e9),
 }
-FP8 = 1.5  # how many times as fast fp8 makes a block's matrices: fitted to rows not aside
 FSDP = ("fsdp", "hsdp")  # which Megatron and nanotron lack, or had not when they were run
 DEGREES = ("tensor", "pipeline", "context", "expert")
 SPEEDS = ("tokens_per_s_per_gpu", "seconds", "tflops")
@@ -117,7 +110,7 @@ def question(row: dict[str, Any]) -> Question:
     """The question to which a row is an answer."""
     gpu = hardware(row)
     policy = MEGATRON if row["data"] == "ddp" else AUTOCAST
-    faster = FP8 if row["precision"] in ("fp8", "mxfp8") else 1.0
+    faster = FASTER.get(row["precision"], 1.0)
     most = 64
     ways = ("single", "ddp", "fsdp_kept") + (FSDP if row["data"] in FSDP else ())
     return Question(

@@ -14,8 +14,14 @@ NETWORK_LATENCY = 10e-6
 
 # Of large matrices a GPU reaches a part of its peak, `utilization`, of narrow ones less, half of
 # that at HALF_WIDTH; causal attention a part of it. Fitted to published training steps, for the
-# H200 to our own: see the page "Rates". Of the B200 no step is in the fit: its parts are assumed.
+# H200 to our own: see the page "Rates". On a B200 and a GB200 nearly all of these are in fp8: from
+# 9 and 19 runs of dense models `utilization` is fitted, with what `FASTER` says, and no more.
 HALF_WIDTH = 560
+
+# How many times as fast as in bf16 the blocks' matrices are, with their casts; attention, head and
+# router stay in bf16. "fp8", one scale per tensor: fitted to pairs of published runs on H100s.
+# "mxfp8", one per 32 numbers: to pairs with fp8 on B200s and GB200s. Both `grids_megatron.json`.
+FASTER = {"bf16": 1.0, "fp8": 1.5, "mxfp8": 1.4}
 
 
 class Accelerator(Gpu):
@@ -42,12 +48,35 @@ H200 = H100._replace(
     name="H200 SXM", memory=141 * GIB, bandwidth=4.8e12, utilization=0.67, half_width=1000,
     attention=1.0,
 )  # fmt: skip
+H800 = H100._replace(name="H800 SXM", nvlink=200e9)  # of which DeepSeek reached 160
 B200 = H100._replace(
     name="B200 SXM", flops=2250e12, memory=180 * GIB, bandwidth=8e12, nvlink=900e9,
-    generation="blackwell",
+    generation="blackwell", utilization=0.75,
 )  # fmt: skip
-ASSUMED = {B200.name}  #: of no run of which the parts were fitted
-ACCELERATORS = {gpu.name.split()[0]: gpu for gpu in (A100, H100, H200, B200)}
+# Trays of four; but NVLink joins all 72 of a rack, and what counts as a node is what it joins.
+GB200 = B200._replace(
+    name="GB200 NVL72", flops=2500e12, memory=186 * GIB, per_node=72, utilization=0.73
+)
+B300 = B200._replace(name="B300 SXM", memory=270 * GIB, bandwidth=7.7e12, network=100e9)
+GB300 = GB200._replace(name="GB300 NVL72", memory=279 * GIB, network=100e9)
+ASSUMED = {H800.name, B300.name, GB300.name}  #: to no run of which `utilization` was fitted
+ACCELERATORS = {
+    gpu.name.split()[0]: gpu for gpu in (A100, H100, H800, H200, B200, B300, GB200, GB300)
+}
+
+
+def faster(gpu: Gpu, precision: str) -> float:
+    """How many times as fast as in bf16 the blocks' matrices are on this GPU.
+
+    Raises ValueError for a precision that is unknown, or that the GPU's matrices do not have.
+    """
+    none = {"ampere": ("fp8", "mxfp8"), "hopper": ("mxfp8",)}.get(gpu.generation, ())
+    known = [name for name in FASTER if name not in none]
+    if precision not in known:
+        on = f" on a {gpu.name}" if none else ""
+        raise ValueError(f"precision: expected {' or '.join(known)}{on}, got {precision!r}")
+    return FASTER[precision]
+
 
 PCIE_4 = 32e9  # 16 lanes, bytes a second in each direction
 PCIE_5 = 64e9
