@@ -23,6 +23,7 @@ MODULES = (  # each imports from those before it
     "minidist.formulas.models",
     "minidist.formulas.links",
     "minidist.formulas.compute",
+    "minidist.formulas.update",
     "minidist.formulas.inside",
     "minidist.formulas.memory",
     "minidist.formulas.step",

@@ -8,7 +8,8 @@
 - `step`: a step as work on lanes, and what it takes;
 - `grids`: all ways to place a model on ranks, and the fastest;
 - `rules`: what such a search finds, said in advance;
-- `muon`: operations and bytes of an optimizer that needs full matrices, on shards;
+- `update`: an optimizer that needs full matrices, Muon: its operations and bytes in a step;
+- `muon`: the same with an owner for each single matrix;
 - `refusals`: questions that make no sense.
 
 Everything that prices asks here: the planner, the book's pages, its graders and its sliders, which

@@ -87,7 +87,7 @@ def step_of(question: Question, grid: Grid, parts: dict[str, Any] | None = None)
         known[key], gpu, question.each, local, nodes, grid.batch * micro, KEPT[grid.recompute],
         25, False, question.fused_loss, [], grid.tensor, grid.pipeline, micro, grid.interleaved,
         question.limit, grid.order, grid.context, grid.expert, before,
-        grid.recompute == "selective", question.faster,
+        grid.recompute == "selective", question.faster, question.muon,
     )  # fmt: skip
 
 

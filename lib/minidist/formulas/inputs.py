@@ -16,9 +16,9 @@ class Each(NamedTuple):
     weights: int
     gradients: int
     master: int  #: of a finer copy of the weights, 0 if there is none
-    moments: int  #: all that the optimizer keeps of it, together
+    moments: float  #: all that the optimizer keeps of it, together; Muon's on average
     compute: int  #: as forward and backward use it, and as FSDP gathers it
-    update: int  #: of AdamW's temporary, which updates all parameters at a time
+    update: float  #: of AdamW's temporary, which updates all parameters at a time
 
 
 class Shape(NamedTuple):
@@ -46,6 +46,7 @@ class Shape(NamedTuple):
     keys: float = 0.0  #: numbers of the keys and values of all blocks
     routed: float = 0.0  #: numbers that go to experts, in all blocks, and come back
     experts: int = 0  #: of the parameters, those of experts among which a router chooses
+    matrices: Sequence[Sequence[float]] = ()  #: of a block: rows, columns, count; experts' last
 
 
 class Gpu(NamedTuple):
@@ -93,6 +94,7 @@ class TrainingStep:
         accumulated: micro-batches that follow each other without a pipeline, each of `batch`.
         selective: whether these keep what their matrices and attention made, and compute the rest.
         faster: how many times as fast as in bf16 the blocks' matrices are, such as in fp8.
+        muon: whether the blocks' matrices are orthogonalized in the update.
     """
 
     sizes: Shape
@@ -117,6 +119,7 @@ class TrainingStep:
     accumulated: int = 1
     selective: bool = False
     faster: float = 1.0
+    muon: bool = False
 
     @property
     def ranks(self) -> int:
@@ -153,3 +156,4 @@ class Question(NamedTuple):
     contexts: int = 64  #: ranks that may split a sequence
     faster: float = 1.0  #: how many times as fast as in bf16 the blocks' matrices are
     ways: Sequence[str] = ("single", "ddp", "zero1", "fsdp_kept", "fsdp", "hsdp")  #: strategies
+    muon: bool = False  #: whether the blocks' matrices are orthogonalized in the update

@@ -93,13 +93,28 @@ def into_nodes(ranks: int, gpu: Gpu, tensor: int = 1, pipeline: int = 1) -> tupl
     """Replicas of a model in a node, and nodes, if each replica is split among ranks.
 
     A node that is not full breaks the rings of a hierarchy. Then smaller groups, of which every
-    node has a whole number, count as nodes.
+    node has a whole number, count as nodes. Or each node has as many as a power of two, if more of
+    the ranks meet in one then: 128 take 64 of the 72 GPUs that NVLink joins in two racks.
     """
     full = max(1, gpu.per_node // tensor)
     replicas = ranks // (tensor * pipeline)
-    local = replicas
-    if replicas > full:
-        local, rest = full, replicas
-        while rest > 0:
-            local, rest = rest, local - local // rest * rest
+    if replicas <= full:
+        return replicas, 1
+    local = max(common(replicas, full), common(replicas, even(full)))
     return local, replicas // local
+
+
+def even(full: int) -> int:
+    """The largest power of two that is no more than a full node's ranks."""
+    found = 1
+    while 2 * found <= full:
+        found = 2 * found
+    return found
+
+
+def common(one: int, other: int) -> int:
+    """The largest number that divides both."""
+    found, rest = one, other
+    while rest > 0:
+        found, rest = rest, found - found // rest * rest
+    return found

@@ -12,7 +12,10 @@ gradients of those before are there, too, when a backward begins.
 
 from __future__ import annotations
 
+import math
+
 from minidist.formulas.models import root, scale, tensors
+from minidist.formulas.update import held_by_owner
 from minidist.schedule.buckets import assign
 
 TYPE_CHECKING = False  # as `typing` has it, which a page has not
@@ -37,7 +40,7 @@ def state(parameters: int, each: Each, ranks: int, stage: int, others: int = 0) 
     weights = -(-count[0] * each.weights // over[0])
     gradients = -(-count[1] * each.gradients // over[1])
     master = -(-count[2] * each.master // over[2])
-    moments = -(-count[2] * each.moments // over[2])
+    moments = math.ceil(count[2] * each.moments / over[2])
     return {
         "weights": weights,
         "gradients": gradients,
@@ -85,6 +88,7 @@ def memory(step: TrainingStep, strategy: str) -> dict[str, float]:
         ends += summed if strategy == "fsdp_kept" else 0
     activations = step.batch * sample_activations(step, stage)
     update = each.update * ((count + others) / over if stage > 0 else count)
+    update += held_by_owner(step, over if stage > 0 else 1)
     optimizer = own["master"] + own["moments"]
     always = own["weights"] + optimizer + buckets_held
     return {
@@ -111,6 +115,11 @@ def _summed(step: TrainingStep, strategy: str, own: float) -> float:
 def shards(step: TrainingStep, strategy: str) -> int:
     """Ranks that share the state."""
     return step.local if strategy == "hsdp" else step.local * step.nodes
+
+
+def sharing(step: TrainingStep, strategy: str) -> int:
+    """Ranks that share the optimizer's state, and so its work."""
+    return shards(step, strategy) if STAGES[strategy] > 0 else 1
 
 
 def sample_activations(step: TrainingStep, stage: int) -> float:

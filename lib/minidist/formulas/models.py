@@ -13,6 +13,7 @@ import math
 
 TYPE_CHECKING = False  # as `typing` has it, which a page has not
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any
 
     from minidist.formulas.inputs import Shape
@@ -30,6 +31,7 @@ def gpt(layers: int, width: int, vocabulary: int, context: int) -> dict[str, Any
     before, after = [vocabulary * width, context * width], [width, width]
     made = 9 * width  # of that, what matrices and attention made
     found = _sizes(layers, width, vocabulary, context, before, block, after, inner, 24 * square, 2)
+    found["matrices"] = [[3 * width, width, 1], [width, width, 1], [4 * width, width, 2]]
     return _selective(found, made, 2 * width)
 
 
@@ -68,6 +70,7 @@ def llama(
     more = layers * 2 * context * (across - width) * context  # of attention
     found["attention"] += more
     found["operations"] += more
+    found["matrices"] = [[across, width, 2], [shared, width, 2], [hidden, width, 2 + gates]]
     made = 2 * width + 2 * across + 2 * shared + (1 + gates) * hidden
     return _selective(found, made, 2 * shared)
 
@@ -98,6 +101,10 @@ def mixture(
     rest = list(found["block"][:4]) + list(found["block"][7:]) + [width * experts]
     rest += [3 * width * beside] if beside > 0 else []
     found["block"] = rest + [own for _ in range(experts)]
+    found["matrices"] = [*found["matrices"][:2], [experts, width, 1]]
+    if beside > 0:
+        found["matrices"].append([beside, width, 3])
+    found["matrices"].append([hidden, width, 3 * experts])
     found["parameters"] += layers * more
     found["largest_unit"] += more
     found["experts"] = layers * experts * own
@@ -214,7 +221,16 @@ def part(
         "keys": sizes.keys * blocks / sizes.units / tensor / context,
         "routed": sizes.routed * blocks / sizes.units / tensor / context,
         "experts": math.floor(sizes.experts * blocks / sizes.units / tensor / expert),
+        "matrices": sizes.matrices if expert == 1 else fewer(sizes.matrices, expert),
     }
+
+
+def fewer(matrices: Sequence[Sequence[float]], expert: int) -> list[list[float]]:
+    """The matrices of a block of which a rank has its part of the experts, the last of them."""
+    found = [[each[0], each[1], each[2]] for each in matrices]
+    if len(found) > 0:
+        found[len(found) - 1][2] /= expert
+    return found
 
 
 def fullest(sizes: Shape, pipeline: int) -> list[Any]:

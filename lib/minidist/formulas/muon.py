@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
+from minidist.formulas.update import newton_schulz as newton_schulz
+from minidist.formulas.update import products
+
 TYPE_CHECKING = False  # as `typing` has it, which a page has not
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     Shapes = Sequence[Sequence[int]]  # rows and columns
-
-
-def newton_schulz(rows: int, columns: int, steps: int = 5) -> int:
-    """Operations that orthogonalize a matrix: per step three products.
-
-    x times its transpose, the square of that, and that times x; the short side is squared.
-    """
-    short, long = min(rows, columns), max(rows, columns)
-    return steps * (4 * short * short * long + 2 * short * short * short)
 
 
 def owners(shapes: Shapes, ranks: int) -> list[int]:
@@ -47,8 +41,8 @@ def held(shapes: Shapes, ranks: int) -> float:
     Its shards of all matrices in bf16, its own matrices twice, and four products of the largest.
     """
     sizes = [rows * columns for rows, columns in shapes]
-    products = [rows * columns + min(rows, columns) ** 2 for rows, columns in shapes]
-    return 2 * sum(sizes) / ranks + 4 * most_owned(shapes, sizes, ranks) + 4 * max(products)
+    largest = max(products(rows, columns) for rows, columns in shapes)
+    return 2 * sum(sizes) / ranks + 4 * most_owned(shapes, sizes, ranks) + 4 * largest
 
 
 def by_dtensors(shapes: Shapes, ranks: int) -> tuple[float, float]:

@@ -10,9 +10,10 @@ import math
 
 from minidist.formulas.compute import again, compute, head_shares
 from minidist.formulas.inside import borders, sent_inside, tensor_calls, within
-from minidist.formulas.links import HALVES, collective, collectives
-from minidist.formulas.memory import STAGES, bucket_bytes, buckets, memory, shards
+from minidist.formulas.links import HALVES, collective, collectives, even
+from minidist.formulas.memory import STAGES, bucket_bytes, buckets, memory, sharing
 from minidist.formulas.models import bubble, ready, root
+from minidist.formulas.update import orthogonalizing, sent_to_owners, to_owners
 from minidist.schedule.lanes import Work, end, spans
 from minidist.schedule.steps import COMPUTE, NETWORK, Unit, bucketed, sharded
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from minidist.schedule import lanes, steps
 
 
+TO_OWNERS = "all-to-all"  # that Muon needs
 # The ladder of PyTorch's strategies, the simplest first, and ZeRO's stages beside it.
 LADDER = ["single", "ddp", "fsdp_kept", "fsdp", "hsdp"]
 # What is sent, as (collective, what, over whom): in forward, in backward, and after it, when
@@ -56,11 +58,11 @@ def memory_traffic(step: TrainingStep, strategy: str) -> list[float]:
     reads and writes what it updates and its moments, and writes the weights, if they are another
     copy.
     """
-    each, count, stage = step.each, step.sizes.parameters, STAGES[strategy]
+    each, count = step.each, step.sizes.parameters
     weights, gradients = nbytes(step, strategy, "weights"), nbytes(step, strategy, "gradients")
     updated = 2 * each.master + each.weights if each.master > 0 else 2 * each.weights
     moved = count * (each.gradients + 2 * each.moments + updated)
-    mine = shards(step, strategy) if stage > 0 else 1
+    mine = sharing(step, strategy)
     weights, gradients = weights * step.micro_batches, gradients * step.micro_batches
     passed = 1 + again(step)
     return [
@@ -71,9 +73,14 @@ def memory_traffic(step: TrainingStep, strategy: str) -> list[float]:
 
 
 def phases(step: TrainingStep, strategy: str) -> list[float]:
-    """Seconds of forward, backward and update alone: a GPU computes while it reads and writes."""
+    """Seconds of forward, backward and update alone: a GPU computes while it reads and writes.
+
+    Muon orthogonalizes first, and then the update reads and writes.
+    """
     computes, moves = compute(step), memory_traffic(step, strategy)
-    return [max(computes[phase], moves[phase]) for phase in range(3)]
+    found = [max(computes[phase], moves[phase]) for phase in range(3)]
+    found[2] += orthogonalizing(step, sharing(step, strategy))
+    return found
 
 
 def one_pass(step: TrainingStep, strategy: str) -> list[float]:
@@ -126,7 +133,8 @@ def traffic(step: TrainingStep, strategy: str) -> dict[str, float]:
     numbers = borders * step.batch * step.sizes.tokens * step.sizes.width
     messages += borders * step.micro_batches
     found = sent_inside(step)
-    found["data"], found["messages"] = sent, messages
+    found["data"] = sent + sent_to_owners(step, sharing(step, strategy))
+    found["messages"] = messages
     found["pipeline"] = numbers * step.each.compute
     return found
 
@@ -144,7 +152,7 @@ def works(step: TrainingStep, strategy: str) -> list[lanes.Work]:
     if STAGES[strategy] == 3:
         outside, blocks = units(step, strategy)
         found = sharded(outside, blocks, [1, 1], strategy == "fsdp_kept")
-        found.append(Work(COMPUTE, "update", update, _last(found)))
+        _update(step, strategy, found, update)
         return found
     found = [Work(COMPUTE, "forward", forward, [])]
     during, later = SENDS[strategy][1], SENDS[strategy][2]
@@ -159,10 +167,20 @@ def works(step: TrainingStep, strategy: str) -> list[lanes.Work]:
         found.append(Work(COMPUTE, "backward", backward, []))
     if len(later) > 1:
         _one_by_one(step, found, "reduce_scatter", step.each.gradients)
-    found.append(Work(COMPUTE, "update", update, _last(found)))
+    _update(step, strategy, found, update)
     if len(later) > 0:
         _one_by_one(step, found, "all_gather", step.each.weights)
     return found
+
+
+def _update(step: TrainingStep, strategy: str, found: list[lanes.Work], takes: float) -> None:
+    """Add the update after all that is there; Muon's between its two all-to-alls."""
+    exchange = to_owners(step, sharing(step, strategy))
+    if exchange > 0:
+        found.append(Work(NETWORK, TO_OWNERS, exchange, _last(found)))
+    found.append(Work(COMPUTE, "update", takes, _last(found)))
+    if exchange > 0:
+        found.append(Work(NETWORK, TO_OWNERS, exchange, _last(found)))
 
 
 def _last(found: list[lanes.Work]) -> list[int]:
@@ -217,17 +235,18 @@ def forecast(step: TrainingStep, strategy: str) -> dict[str, Any]:
     for work in parts:
         between += work.takes if work.lane != COMPUTE else 0.0
     update = phases(step, strategy)[2]
+    exchanged = 2 * to_owners(step, sharing(step, strategy))
     waits = bubble(step.pipeline, step.micro_batches, step.interleaved, step.order)
     waits = waits * (alone - update + inside) + borders(step)
     others = (1 - 1 / step.micro_batches) * (alone - update)  # micro-batches of a pipeline
     overlapped = end(ran) + others + inside + waits
     moved, held_now = traffic(step, strategy), memory(step, strategy)
     before = step.accumulated - 1  # micro-batches that only add to the gradients
-    each = end(ran) - update if sends_each(strategy) else alone - update
+    each = end(ran) - update - exchanged if sends_each(strategy) else alone - update
     overlapped += before * (each + inside)
     alone += before * (alone - update)
     communication = (before + 1) * inside
-    communication += between * (before + 1 if sends_each(strategy) else 1)
+    communication += between + (before * (between - exchanged) if sends_each(strategy) else 0)
     free = step.limit - held_now["always"]
     one = held_now["activations"] / (step.batch / step.micro_batches)
     finish = held_now["gradients"] + max(held_now["ends"], held_now["update"])
@@ -305,7 +324,7 @@ def names_of(step: TrainingStep) -> list[str]:
     names = ["single", "ddp", "zero1", "zero2", "fsdp_kept"]
     if step.pipeline == 1:
         names.append("fsdp")
-        full = max(1, step.gpu.per_node // step.tensor)
-        if step.nodes > 1 and step.local == full and step.local > 1:
+        full = even(max(1, step.gpu.per_node // step.tensor))
+        if step.nodes > 1 and step.local >= full and step.local > 1:
             names.append("hsdp")
     return names

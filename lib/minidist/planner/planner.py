@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from minidist.formulas import links, nccl
 from minidist.formulas import step as formulas
-from minidist.formulas.inputs import TrainingStep
+from minidist.formulas.inputs import Each, Gpu, TrainingStep
 from minidist.formulas.memory import memory
-from minidist.memory.state import AUTOCAST, DtypePolicy, bytes_each
-from minidist.planner.hardware import ACCELERATORS, ASSUMED, Accelerator
+from minidist.memory.state import AUTOCAST, OPTIMIZERS, DtypePolicy, bytes_each
+from minidist.planner.hardware import ACCELERATORS, ASSUMED, Accelerator, faster
 from minidist.planner.measured import AllReduceTimes
 from minidist.planner.sizes import Sizes, above_zero, check_sizes
 from minidist.planner.split import Split, check_split
@@ -90,6 +90,7 @@ def plan(
     batch: int = 1,
     sample: Tensor | None = None,
     policy: DtypePolicy = AUTOCAST,
+    precision: str = "bf16",
     optimizer: str = "adam",
     checkpointing: float = False,
     bucket_cap_mb: float = 25,
@@ -115,7 +116,10 @@ def plan(
         sample: an input of the module, as `Sizes.of` takes it.
         policy: of dtypes. Gradients travel in theirs, and so do weights; FSDP gathers weights in
             the dtype in which they compute.
-        optimizer: "sgd", "momentum" or "adam".
+        precision: in which the blocks' matrices are multiplied: "bf16", "fp8" or "mxfp8". The
+            latter are faster, as `planner.hardware.FASTER` has it. All else is as in bf16, memory
+            and what is sent, too: as torchao has it, which casts for each product.
+        optimizer: "sgd", "momentum", "adam"; or "muon" for the blocks' matrices, beside AdamW.
         checkpointing: the share of blocks that keep only their inputs, and compute forward twice:
             False, True, or 0.5 for every second one.
         bucket_cap_mb: MiB that close a bucket of DDP or ZeRO, as there.
@@ -132,11 +136,9 @@ def plan(
     """
     whole_number("ranks", ranks, 1)
     whole_number("batch", batch, 1)
-    if not isinstance(policy, DtypePolicy):
-        raise ValueError(f"policy: expected a DtypePolicy, such as MIXED, got {policy!r}")
-    each = bytes_each(policy, optimizer, foreach)  # raises if the optimizer is unknown
     gpu = accelerator(hardware)
     model = sizes_of(model, sample)
+    each = each_of(model, policy, optimizer, foreach)
     above_zero("bucket_cap_mb", bucket_cap_mb)
     if amount("checkpointing", checkpointing + 0) > 1:  # True + 0 is 1
         raise ValueError(f"checkpointing: expected a share from 0 to 1, got {checkpointing!r}")
@@ -147,7 +149,7 @@ def plan(
         batch * micro_batches, float(checkpointing),
         bucket_cap_mb, gradient_as_bucket_view, fused_loss,
         all_reduce.points if all_reduce and all_reduce.ranks == ranks // split.ranks else (),
-        *split, ROOM * gpu.memory,
+        *split, ROOM * gpu.memory, faster=faster(gpu, precision), muon=optimizer == "muon",
     )  # fmt: skip
     estimates = {name: formulas.forecast(step, name) for name in formulas.names_of(step)}
     best = formulas.recommended(estimates, pipeline, CLOSE)
@@ -165,6 +167,23 @@ def sizes_of(model: nn.Module | Sizes, sample: Tensor | None) -> Sizes:
         raise ValueError(f"model: expected an nn.Module or Sizes, got {type(model).__name__}")
     check_sizes(model)
     return model
+
+
+def each_of(sizes: Sizes, policy: DtypePolicy, optimizer: str, foreach: bool = True) -> Each:
+    """Bytes of a parameter; with Muon on average, which keeps one moment of a block's matrices."""
+    if not isinstance(policy, DtypePolicy):
+        raise ValueError(f"policy: expected a DtypePolicy, such as MIXED, got {policy!r}")
+    if optimizer not in (*OPTIMIZERS, "muon"):
+        known = ", ".join((*OPTIMIZERS, "muon"))
+        raise ValueError(f"optimizer: expected one of {known}, got {optimizer!r}")
+    if optimizer != "muon":
+        return bytes_each(policy, optimizer, foreach)
+    if not sizes.matrices:
+        raise ValueError("optimizer: expected none that needs matrices that `model` lacks: 'muon'")
+    adam = bytes_each(policy, "adam", foreach)
+    elements = sizes.units * sum(rows * columns * count for rows, columns, count in sizes.matrices)
+    rest = 1 - elements / sizes.parameters
+    return adam._replace(moments=adam.moments * (1 + rest) / 2, update=adam.update * rest)
 
 
 def accelerator(hardware: Accelerator | str) -> Accelerator:
@@ -224,9 +243,20 @@ def _reasons(forecasts: dict[str, Forecast], best: str, step: TrainingStep) -> t
         + f" and a bubble of {in_seconds(pick.bubble)}" * (pick.bubble > 0)
         + f" it takes {in_seconds(pick.overlapped)}."
     )
-    if name in ASSUMED:
-        reasons.append(f"The rate at which a {name} computes is assumed: no run was at hand.")
-    return tuple(reasons)
+    return (*reasons, *taken(step.gpu, step.faster))
+
+
+def taken(gpu: Gpu, times: float) -> list[str]:
+    """Sentences on what a price takes for granted: of a GPU's rate, and of eight bits."""
+    found = []
+    if gpu.name in ASSUMED:
+        found.append(f"The rate at which a {gpu.name} computes is assumed: no run was at hand.")
+    if times > 1:
+        found.append(
+            f"The blocks' matrices are taken to be {times:g} times as fast as in bf16, casts "
+            "included; all else, and all memory, is as in bf16."
+        )
+    return found
 
 
 def _what_would_help(step: TrainingStep) -> list[str]:

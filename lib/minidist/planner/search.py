@@ -16,16 +16,18 @@ from minidist.formulas import grids
 from minidist.formulas.compute import mfu
 from minidist.formulas.inputs import Grid, Question, TrainingStep
 from minidist.formulas.step import forecast
-from minidist.memory.state import AUTOCAST, DtypePolicy, bytes_each
-from minidist.planner.hardware import ACCELERATORS, Accelerator
+from minidist.memory.state import AUTOCAST, DtypePolicy
+from minidist.planner.hardware import ACCELERATORS, Accelerator, faster
 from minidist.planner.planner import (
     ROOM,
     WIDTH,
     Forecast,
     accelerator,
+    each_of,
     in_bytes,
     in_seconds,
     sizes_of,
+    taken,
 )
 from minidist.planner.sizes import Sizes
 from minidist.schedule.checks import whole_number
@@ -128,6 +130,7 @@ def search(
     *,
     sample: Tensor | None = None,
     policy: DtypePolicy = AUTOCAST,
+    precision: str = "bf16",
     optimizer: str = "adam",
     fused_loss: bool = False,
     orders: tuple[str, ...] = ORDERS,
@@ -146,7 +149,8 @@ def search(
         samples: of a step, of all ranks together.
         sample: an input of the module.
         policy: of dtypes, as in `plan`.
-        optimizer: "sgd", "momentum" or "adam".
+        precision: "bf16", "fp8" or "mxfp8", as in `plan`.
+        optimizer: "sgd", "momentum", "adam" or "muon", as in `plan`.
         fused_loss: whether one kernel takes logits to their loss and makes their gradients.
         orders: that a pipeline may have, of "1f1b", "zero_bubble" and "dualpipe".
         context: the most ranks that may split a sequence.
@@ -160,10 +164,10 @@ def search(
         raise ValueError(f"policy: expected a DtypePolicy, such as MIXED, got {policy!r}")
     if not orders or not {*orders} <= {*ORDERS}:
         raise ValueError(f"orders: expected some of {', '.join(ORDERS)}, got {orders!r}")
-    gpu, each = accelerator(hardware), bytes_each(policy, optimizer)
+    gpu, sizes = accelerator(hardware), sizes_of(model, sample)
     question = Question(
-        sizes_of(model, sample), gpu, each, ranks, samples, ROOM * gpu.memory, fused_loss,
-        orders, context,
+        sizes, gpu, each_of(sizes, policy, optimizer), ranks, samples, ROOM * gpu.memory,
+        fused_loss, orders, context, faster(gpu, precision), muon=optimizer == "muon",
     )  # fmt: skip
     told = grids.search(question, KEEP)
     best = tuple(_found(each) for each in told["best"])
@@ -195,7 +199,7 @@ def _reasons(question: Question, gpu: Accelerator, best: tuple[Found, ...]) -> t
     if len(best) > 1:
         reasons.append(_lost(first, best[1]))
     reasons.append(_bought(question, gpu, best))
-    return tuple(reasons)
+    return (*reasons, *taken(gpu, question.faster))
 
 
 def _lost(first: Found, second: Found) -> str:

@@ -65,7 +65,8 @@ class Sizes(Shape):
         for name, number in shape.items():
             whole_number(name, number, 1)
         found: dict[str, Any] = formula(**shape)
-        return cls(**found | {name: tuple(found[name]) for name in ("before", "block", "after")})
+        found |= {name: tuple(found[name]) for name in ("before", "block", "after")}
+        return cls(**found | {"matrices": tuple(map(tuple, found["matrices"]))})
 
     @classmethod
     def of(cls, module: nn.Module, sample: Tensor, units: Sequence[str] = ()) -> Sizes:
@@ -112,6 +113,7 @@ class Sizes(Shape):
             before=before,
             block=block,
             after=after,
+            matrices=_matrices(module, names),
         )
 
 
@@ -123,6 +125,10 @@ def check_sizes(sizes: Sizes) -> None:
         elif name in ("before", "block", "after"):
             for count in number:
                 whole_number(f"sizes.{name}", count, 1)
+        elif name == "matrices":
+            for each in number:
+                for side in each:
+                    above_zero(f"sizes.{name}", side)
         elif name in OPTIONAL:
             amount(f"sizes.{name}", number)
         else:
@@ -202,6 +208,13 @@ def _in_order(
     before = tuple(n for place, n in outside if place < first)
     after = tuple(n for place, n in outside if place > first)
     return before, tuple(max(blocks, key=sum)), after
+
+
+def _matrices(module: nn.Module, names: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+    """Rows and columns of each matrix of the largest block; none if nobody knows the blocks."""
+    blocks = [[*module.get_submodule(name).parameters()] for name in names]
+    largest = max(blocks, key=lambda block: sum(p.numel() for p in block), default=[])
+    return tuple((*p.shape, 1) for p in largest if p.ndim == 2)
 
 
 class _Masked(TorchFunctionMode):
