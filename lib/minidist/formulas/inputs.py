@@ -46,7 +46,7 @@ class Shape(NamedTuple):
     keys: float = 0.0  #: numbers of the keys and values of all blocks
     routed: float = 0.0  #: numbers that go to experts, in all blocks, and come back
     experts: int = 0  #: of the parameters, those of experts among which a router chooses
-    matrices: Sequence[Sequence[float]] = ()  #: of a block: rows, columns, count; experts' last
+    matrices: Sequence[Sequence[int]] = ()  #: of a block: rows, columns, count; experts' last
 
 
 class Gpu(NamedTuple):

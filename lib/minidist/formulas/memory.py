@@ -12,10 +12,7 @@ gradients of those before are there, too, when a backward begins.
 
 from __future__ import annotations
 
-import math
-
-from minidist.formulas.models import root, scale, tensors
-from minidist.formulas.update import held_by_owner
+from minidist.formulas.models import owned, root, scale, tensors
 from minidist.schedule.buckets import assign
 
 TYPE_CHECKING = False  # as `typing` has it, which a page has not
@@ -27,7 +24,7 @@ MIB = 1048576
 STAGES = {"single": 0, "ddp": 0, "zero1": 1, "zero2": 2, "fsdp_kept": 3, "fsdp": 3, "hsdp": 3}
 
 
-def state(parameters: int, each: Each, ranks: int, stage: int, others: int = 0) -> dict[str, int]:
+def state(parameters: int, each: Each, ranks: int, stage: int, others: int = 0) -> dict[str, float]:
     """Bytes on a rank of the state that lives from step to step, and their `total`.
 
     `each`: bytes of one parameter's weights, gradients, master weights and moments. Stage 1 shards
@@ -40,7 +37,7 @@ def state(parameters: int, each: Each, ranks: int, stage: int, others: int = 0) 
     weights = -(-count[0] * each.weights // over[0])
     gradients = -(-count[1] * each.gradients // over[1])
     master = -(-count[2] * each.master // over[2])
-    moments = math.ceil(count[2] * each.moments / over[2])
+    moments = -(-count[2] * each.moments // over[2])
     return {
         "weights": weights,
         "gradients": gradients,
@@ -61,7 +58,7 @@ def memory(step: TrainingStep, strategy: str) -> dict[str, float]:
     count, unit = sizes.parameters, sizes.largest_unit
     over, others = shards(step, strategy), sizes.experts * (step.expert - 1)
     own = state(count, each, over, stage, others)
-    begins, ends, buckets_held = 0.0, 0.0, 0
+    begins, ends, buckets_held = 0.0, 0.0, 0.0
     if each.compute < each.weights:
         begins = each.compute * count
     if strategy == "ddp":
@@ -88,7 +85,7 @@ def memory(step: TrainingStep, strategy: str) -> dict[str, float]:
         ends += summed if strategy == "fsdp_kept" else 0
     activations = step.batch * sample_activations(step, stage)
     update = each.update * ((count + others) / over if stage > 0 else count)
-    update += held_by_owner(step, over if stage > 0 else 1)
+    update += held_by_owner(step, strategy)
     optimizer = own["master"] + own["moments"]
     always = own["weights"] + optimizer + buckets_held
     return {
@@ -120,6 +117,25 @@ def shards(step: TrainingStep, strategy: str) -> int:
 def sharing(step: TrainingStep, strategy: str) -> int:
     """Ranks that share the optimizer's state, and so its work."""
     return shards(step, strategy) if STAGES[strategy] > 0 else 1
+
+
+def muons(step: TrainingStep, strategy: str) -> dict[str, float]:
+    """What the busiest owner has of the matrices that Muon orthogonalizes: see `models.owned`."""
+    over = sharing(step, strategy)
+    return owned(step.sizes, step.tensor * over, step.tensor * max(1, over // step.expert))
+
+
+def held_by_owner(step: TrainingStep, strategy: str) -> float:
+    """Bytes that the fullest owner holds while Muon updates, besides momentum.
+
+    Its parts of all matrices in bf16, its own matrices twice, and four products of the largest;
+    these alone where it has all matrices whole.
+    """
+    if step.muon is not True:
+        return 0.0
+    found = muons(step, strategy)
+    own = 2 * found["parts"] + 4 * found["elements"]
+    return 4 * found["largest"] + (own if step.tensor * sharing(step, strategy) > 1 else 0)
 
 
 def sample_activations(step: TrainingStep, stage: int) -> float:

@@ -101,7 +101,7 @@ def mixture(
     rest = list(found["block"][:4]) + list(found["block"][7:]) + [width * experts]
     rest += [3 * width * beside] if beside > 0 else []
     found["block"] = rest + [own for _ in range(experts)]
-    found["matrices"] = [*found["matrices"][:2], [experts, width, 1]]
+    found["matrices"] = [found["matrices"][0], found["matrices"][1], [experts, width, 1]]
     if beside > 0:
         found["matrices"].append([beside, width, 3])
     found["matrices"].append([hidden, width, 3 * experts])
@@ -225,11 +225,11 @@ def part(
     }
 
 
-def fewer(matrices: Sequence[Sequence[float]], expert: int) -> list[list[float]]:
+def fewer(matrices: Sequence[Sequence[int]], expert: int) -> list[list[int]]:
     """The matrices of a block of which a rank has its part of the experts, the last of them."""
     found = [[each[0], each[1], each[2]] for each in matrices]
     if len(found) > 0:
-        found[len(found) - 1][2] /= expert
+        found[len(found) - 1][2] //= expert
     return found
 
 
@@ -287,6 +287,47 @@ def hops(pipeline: int, micro_batches: int, interleaved: int, order: str = "1f1b
 def root(sizes: Shape) -> int:
     """Parameters outside the blocks, such as embedding and head, which FSDP's root has."""
     return sizes.parameters - sizes.units * sizes.largest_unit
+
+
+# ---- matrices, orthogonalized: see `update` ----
+
+
+def newton_schulz(rows: int, columns: int, steps: int = 5) -> int:
+    """Operations that orthogonalize a matrix: per step three products.
+
+    x times its transpose, the square of that, and that times x; the short side is squared.
+    """
+    short, long = min(rows, columns), max(rows, columns)
+    return steps * (4 * short * short * long + 2 * short * short * short)
+
+
+def products(rows: int, columns: int) -> int:
+    """Numbers of a matrix and of its square, which an owner holds twice while it orthogonalizes."""
+    short = min(rows, columns)
+    return rows * columns + short * short
+
+
+def owned(sizes: Shape, owners: int, experts_owners: int) -> dict[str, float]:
+    """What the busiest of the ranks that own the blocks' matrices has of them.
+
+    `operations` and `elements`; `parts`: elements of which it has the part of each; `largest`: the
+    most `products`. The most work goes first to whom has least, so an owner has its share of all,
+    but at least one matrix. Experts, the last of the matrices, may have fewer owners.
+    """
+    found = {"operations": 0.0, "elements": 0.0, "parts": 0.0, "largest": 0.0}
+    operations, elements = 0.0, 0.0
+    for place in range(len(sizes.matrices)):
+        rows, columns, count = sizes.matrices[place]
+        last = place == len(sizes.matrices) - 1
+        number = count * sizes.units / (experts_owners if last else owners)
+        found["operations"] += number * newton_schulz(rows, columns)
+        found["parts"] += number * rows * columns
+        found["largest"] = max(found["largest"], products(rows, columns))
+        operations = max(operations, newton_schulz(rows, columns))
+        elements = max(elements, rows * columns)
+    found["elements"] = max(elements, found["parts"])
+    found["operations"] = max(operations, found["operations"])
+    return found
 
 
 # ---- in the order in which gradients become ready ----

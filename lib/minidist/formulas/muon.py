@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from minidist.formulas.update import newton_schulz as newton_schulz
-from minidist.formulas.update import products
+from minidist.formulas.models import newton_schulz as newton_schulz
+from minidist.formulas.models import products
 
 TYPE_CHECKING = False  # as `typing` has it, which a page has not
 if TYPE_CHECKING:

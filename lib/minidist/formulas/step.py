@@ -79,7 +79,7 @@ def phases(step: TrainingStep, strategy: str) -> list[float]:
     """
     computes, moves = compute(step), memory_traffic(step, strategy)
     found = [max(computes[phase], moves[phase]) for phase in range(3)]
-    found[2] += orthogonalizing(step, sharing(step, strategy))
+    found[2] += orthogonalizing(step, strategy)
     return found
 
 
@@ -133,7 +133,7 @@ def traffic(step: TrainingStep, strategy: str) -> dict[str, float]:
     numbers = borders * step.batch * step.sizes.tokens * step.sizes.width
     messages += borders * step.micro_batches
     found = sent_inside(step)
-    found["data"] = sent + sent_to_owners(step, sharing(step, strategy))
+    found["data"] = sent + sent_to_owners(step, strategy)
     found["messages"] = messages
     found["pipeline"] = numbers * step.each.compute
     return found
@@ -175,7 +175,7 @@ def works(step: TrainingStep, strategy: str) -> list[lanes.Work]:
 
 def _update(step: TrainingStep, strategy: str, found: list[lanes.Work], takes: float) -> None:
     """Add the update after all that is there; Muon's between its two all-to-alls."""
-    exchange = to_owners(step, sharing(step, strategy))
+    exchange = to_owners(step, strategy)
     if exchange > 0:
         found.append(Work(NETWORK, TO_OWNERS, exchange, _last(found)))
     found.append(Work(COMPUTE, "update", takes, _last(found)))
@@ -235,7 +235,7 @@ def forecast(step: TrainingStep, strategy: str) -> dict[str, Any]:
     for work in parts:
         between += work.takes if work.lane != COMPUTE else 0.0
     update = phases(step, strategy)[2]
-    exchanged = 2 * to_owners(step, sharing(step, strategy))
+    exchanged = 2 * to_owners(step, strategy)
     waits = bubble(step.pipeline, step.micro_batches, step.interleaved, step.order)
     waits = waits * (alone - update + inside) + borders(step)
     others = (1 - 1 / step.micro_batches) * (alone - update)  # micro-batches of a pipeline

@@ -117,7 +117,7 @@ def predict(
         parameters=sum((g.shard if fsdp else g.padded) * g.each.weights for g in groups),
         gradients=replicated if with_ddp else sharded,
         master=sum(group.own * group.each.master for group in trained),
-        moments=sum(group.own * group.each.moments for group in trained),
+        moments=sum(group.own * int(group.each.moments) for group in trained),
         unsharded=unsharded,
         buckets=replicated if with_ddp and not gradient_as_bucket_view else 0,
         activations=activations,

@@ -96,7 +96,7 @@ def state(parameters: int, policy: DtypePolicy = FP32, optimizer: str = "adam") 
     if amount("state: parameters", parameters) % 1:
         raise ValueError(f"state: parameters must be whole and >= 0, got {parameters!r}")
     each = bytes_each(policy, optimizer)
-    parts = each.weights, each.gradients, each.master, each.moments
+    parts = each.weights, each.gradients, each.master, int(each.moments)
     return StateBytes(*(int(parameters) * part for part in parts))
 
 
@@ -131,7 +131,8 @@ def share(model: StateBytes, ranks: int, stage: int) -> StateBytes:
         raise ValueError(f"share: expected ranks >= 1 and a stage 0 to 3, got {ranks} and {stage}")
     each = Each(model.weights, model.gradients, model.master, model.moments, 0, 0)
     found = formulas.state(1, each, ranks, stage)
-    return StateBytes(found["weights"], found["gradients"], found["master"], found["moments"])
+    parts = ("weights", "gradients", "master", "moments")
+    return StateBytes(*(int(found[part]) for part in parts))
 
 
 def held(module: nn.Module, optimizer: torch.optim.Optimizer) -> StateBytes:
