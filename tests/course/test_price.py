@@ -49,7 +49,10 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ),
     ({"tariff": "published", "gpus": 64, "tensor": 8}, "tariff: expected 'line rate' for a split"),
     ({"policy": "fp8"}, "policy: expected one of autocast, bf16, got 'fp8'"),
-    ({"gpu": "V100"}, "gpu: expected one of A100, H100, H200, B200, got 'V100'"),
+    (
+        {"gpu": "V100"},
+        "gpu: expected one of A100, H100, H800, H200, B200, B300, GB200, GB300, got 'V100'",
+    ),
     ({"checkpointing": 2}, "checkpointing: expected a share from 0 to 1, got 2"),
     ({"bucket_cap_mb": -1}, "bucket_cap_mb: expected a finite number of at least 0, got -1"),
     ({"pieces": 0}, "pieces must be at least 1, got 0"),

@@ -108,7 +108,7 @@ def test_seen_rates_stand_beside_the_formulas() -> None:
 
 def test_rates_are_those_of_the_data_sheets_in_bytes_and_each_way() -> None:
     gpus = [A100, H100, H200, B200]
-    assert [*ACCELERATORS.values()] == gpus
+    assert {*gpus} < {*ACCELERATORS.values()}
     assert [gpu.network * 8 / 1e9 for gpu in gpus] == [200, 400, 400, 400]
     assert [2 * gpu.nvlink / 1e9 for gpu in gpus] == [600, 900, 900, 1800]
     assert ETHERNET_100 == 100 / 8 * 1e9
@@ -119,7 +119,7 @@ def test_rates_are_those_of_the_data_sheets_in_bytes_and_each_way() -> None:
 
 def test_rates_are_as_the_page_says() -> None:
     assert H200.flops == H100.flops
-    for assumed in ("utilization", "half_width", "attention"):
+    for assumed in ("half_width", "attention"):
         assert getattr(B200, assumed) == getattr(H100, assumed)
     assert 0.3 < H100.attention < 0.4
     assert 0.5 < A100.attention < 0.6

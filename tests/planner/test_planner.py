@@ -23,6 +23,7 @@ from minidist.memory.predict import predict
 from minidist.memory.state import AUTOCAST, FP32, MIXED, DtypePolicy, Strategy, bytes_each
 from minidist.planner.hardware import A100, ACCELERATORS, H100, Accelerator
 from minidist.planner.planner import ROOM, plan
+from minidist.planner.search import search
 from minidist.planner.sizes import Sizes
 from minidist.schedule.algorithms import hierarchical_all_reduce, ring_all_reduce
 from minidist.schedule.cost import Link, nodes, price, switch
@@ -481,7 +482,9 @@ def test_the_simplest_strategy_that_fits_and_is_fast_is_recommended() -> None:
 
 def test_a_rate_that_no_run_was_fitted_to_is_marked() -> None:
     said = {name: "is assumed" in str(plan(SEVEN, name, 8)) for name in ACCELERATORS}
-    assert said == {"A100": False, "H100": False, "H200": False, "B200": True}
+    assert [name for name, marked in said.items() if marked] == ["H800", "B300", "GB300"]
+    for name, marked in said.items():
+        assert any("is assumed" in each for each in search(SMALL, name, 1, 1).reasons) == marked
 
 
 @pytest.mark.claim("F1")
@@ -541,7 +544,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"bucket_cap_mb": float("inf")}, r"bucket_cap_mb: expected a finite number"),
     ({"model": 7e9}, r"model: expected an nn.Module or Sizes, got float"),
     ({"model": nn.Linear(2, 2)}, r"sample: expected an input of the module, got None"),
-    ({"hardware": "H1000"}, r"hardware: .* one of A100, H100, H200, B200, got 'H1000'"),
+    ({"hardware": "H1000"}, r"hardware: .* one of A100, H100, H800, .* got 'H1000'"),
     ({"hardware": 3}, r"hardware: expected an Accelerator or one of A100"),
     ({"hardware": H100._replace(network=0)}, r"hardware.network: .* above 0, got 0"),
     ({"hardware": H100._replace(bandwidth=-1.0)}, r"hardware.bandwidth: .* got -1.0"),
@@ -553,7 +556,22 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"batch": -2}, r"batch must be at least 1, got -2"),
     ({"policy": "bf16"}, r"policy: expected a DtypePolicy, such as MIXED, got 'bf16'"),
     ({"bucket_cap_mb": 0}, r"bucket_cap_mb: expected a number above 0, got 0"),
-    ({"optimizer": "lion"}, r"optimizer must be one of sgd, momentum, adam, got 'lion'"),
+    ({"optimizer": "lion"}, r"optimizer: .* one of sgd, momentum, adam, muon, got 'lion'"),
+    (
+        {"model": SMALL._replace(matrices=()), "optimizer": "muon"},
+        r"optimizer: expected none that needs matrices that `model` lacks: 'muon'",
+    ),
+    ({"model": SMALL._replace(matrices=((0, 1, 1),))}, r"sizes.matrices: .* above 0, got 0"),
+    ({"precision": "fp4"}, r"precision: expected bf16 or fp8 on H100 SXM, got 'fp4'"),
+    ({"precision": "mxfp8"}, r"precision: expected bf16 or fp8 on H100 SXM, got 'mxfp8'"),
+    (
+        {"hardware": "A100", "precision": "fp8"},
+        r"precision: expected bf16 on A100 SXM, got 'fp8'",
+    ),
+    (
+        {"hardware": "B200", "precision": 8},
+        r"precision: expected bf16 or fp8 or mxfp8, got 8",
+    ),
 ]
 
 

@@ -55,7 +55,7 @@ B200 = H100._replace(
 )  # fmt: skip
 # Trays of four; but NVLink joins all 72 of a rack, and what counts as a node is what it joins.
 GB200 = B200._replace(
-    name="GB200 NVL72", flops=2500e12, memory=186 * GIB, per_node=72, utilization=0.73
+    name="GB200 NVL72", flops=2500e12, memory=186 * GIB, per_node=72, utilization=0.74
 )
 B300 = B200._replace(name="B300 SXM", memory=270 * GIB, bandwidth=7.7e12, network=100e9)
 GB300 = GB200._replace(name="GB300 NVL72", memory=279 * GIB, network=100e9)
@@ -73,7 +73,7 @@ def faster(gpu: Gpu, precision: str) -> float:
     none = {"ampere": ("fp8", "mxfp8"), "hopper": ("mxfp8",)}.get(gpu.generation, ())
     known = [name for name in FASTER if name not in none]
     if precision not in known:
-        on = f" on a {gpu.name}" if none else ""
+        on = f" on {gpu.name}" if none else ""
         raise ValueError(f"precision: expected {' or '.join(known)}{on}, got {precision!r}")
     return FASTER[precision]
 
