@@ -121,7 +121,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"orders": ("2f2b",)}, "orders: expected some of 1f1b"),
     ({"model": "large"}, "model: expected an nn.Module or Sizes, got str"),
     ({"hardware": "V100"}, f"hardware: expected .* one of {', '.join(ACCELERATORS)}"),
-    ({"optimizer": "lion"}, "optimizer must be one of"),
+    ({"optimizer": "lion"}, "optimizer: expected one of"),
     ({"policy": "bf16"}, "policy: expected a DtypePolicy"),
 ]  # fmt: skip
 

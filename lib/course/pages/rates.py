@@ -12,6 +12,7 @@ from course.pages import results
 from course.pages.predicted import GPUS, throughput
 from course.pages.recorded import recorded
 from course.pages.table import folded, table
+from minidist.formulas.compute import FEW
 from minidist.planner.hardware import A100, H100, H200, Accelerator
 from minidist.planner.jobs import LARGE, MEDIUM, SMALL
 from minidist.planner.sizes import Sizes
@@ -97,19 +98,42 @@ def rates_by_ranks() -> dict[int, dict[int, float]]:
     return reached
 
 
-def eight_bits(job: Sizes) -> tuple[float, float]:
-    """Of a layer's products in fp8, a scale per tensor: the speed over bf16's, and the error."""
-    products = [
-        row
-        for row in recorded("gpu_grid")["rows"]
-        if row.get("what") == "product" and (row["width"], row["tensor"]) == (job.width, 1)
-    ]
-    twice = {"key": 2, "gate": 2}  # values are as large as keys, up as gate
-    bf16, fp8 = (
-        sum(row["ms"][way][1] * twice.get(row["matrix"], 1) for row in products)
-        for way in ("bf16", "fp8")
+def eight_bits() -> tuple[float, float]:
+    """How many times as fast as in bf16 a layer's products are in fp8: alone, and with casts.
+
+    Of the medium job on our H200, with one scale per tensor; casts as torch compiles them.
+    """
+    times = {"query": 2, "key": 2, "gate": 2, "down": 1}  # that a layer has each, or one as large
+    rows = [row for row in recorded("gpu_experts")["rows"] if row.get("what") == "matrix"]
+    bf16, products, cast = (
+        sum(row["ms"][way][1] * times[row["matrix"]] for row in rows)
+        for way in ("bf16", "fp8, products", "fp8")
     )
-    return bf16 / fp8, max(row["error_of"]["fp8"] for row in products)
+    return bf16 / products, bf16 / cast
+
+
+def experts_by_tokens() -> dict[tuple[int, int], dict[int, float]]:
+    """(width, width inside) → tokens of each of eight experts → TFLOP/s of all, in bf16."""
+    reached: dict[tuple[int, int], dict[int, float]] = {}
+    for row in recorded("gpu_experts")["rows"]:
+        if row.get("way") == "feed-forward" and row["experts"] == 8:
+            shape = reached.setdefault((row["width"], row["hidden"]), {})
+            shape[row["tokens"]] = row["tflops"]
+    return reached
+
+
+def experts() -> Figure:
+    """The rate of experts over the tokens of each, as shares of the largest: seen, and predicted."""
+    lines, tokens = [], [64, 256, 1024, 4096]
+    for color, ((width, inside), found) in enumerate(sorted(experts_by_tokens().items())):
+        shares = [100 * found[each] / max(found.values()) for each in tokens]
+        lines.append(Curve(f"{width:,} × {inside:,}", tokens, shares, color))
+    formula = [100 * each / (each + FEW) for each in tokens]
+    lines.append(Curve("planner", tokens, formula, 3, predicted=True))
+    ticks: dict[float, str] = {each: f"{each:,}" for each in tokens}
+    panels = {"% of the best rate": lines}
+    x_label = "tokens of each expert"
+    return curves(panels, x_label=x_label, x_ticks=ticks, y_log=False, y_zero=True)
 
 
 def clock(job: Sizes) -> float:
@@ -132,10 +156,10 @@ def of_layers() -> dict[str, float]:
         gains = [other[key]["tflops"] / one[key]["tflops"] - 1 for key in keys]
         found |= {f"h200_{way}_least": min(gains), f"h200_{way}_most": max(gains)}
     attention = [one[job.width, "autocast"]["attention"] for job in JOBS.values()]
-    fp8_faster, fp8_error = eight_bits(LARGE)
+    products, cast = eight_bits()
     return found | {
         "attention_least": min(attention),
         "attention_most": max(attention),
-        "fp8_faster": fp8_faster,
-        "fp8_error": fp8_error,
+        "fp8_products": products,
+        "fp8_cast": cast,
     }
