@@ -14,6 +14,7 @@ from course.interactive.guess import guess, guesses
 from course.interactive.held import unit_stepper, zero_stepper
 from course.interactive.in_page import best_interval, lost, rule_of_thumb
 from course.interactive.progress import progress
+from course.interactive.searching import search_slider
 from course.interactive.sliders import (
     checkpoint_slider,
     curves_slider,

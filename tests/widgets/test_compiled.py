@@ -13,6 +13,7 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from course.interactive import compiled, in_page
+from course.interactive.searching import JOBS, ORDERS
 from course.interactive.sliders import MODELS, POLICIES, counts
 from course.timing.backward import by_way
 from minidist.formulas import links, memory, models, nccl, step
@@ -24,7 +25,7 @@ from minidist.planner.planner import plan
 from tests.support.browser import browser, new_page  # noqa: F401 (a fixture)
 
 STATIC = Path(compiled.__file__).parent / "static"
-DRAWN = ("sliders.js", "bars.js", "curves.js", "timelines.js")
+DRAWN = ("sliders.js", "bars.js", "curves.js", "timelines.js", "searches.js")
 
 
 @pytest.fixture(scope="module")
@@ -142,6 +143,21 @@ def test_what_sliders_ask_is_python_s(page: Page) -> None:
     scaled = [[model, 256, draw.choice([1, 16]), gpu, each, ranks, 64]
               for model, _, gpu, each, ranks in settings(10)]  # fmt: skip
     compare(page, in_page.scaled, scaled)
+
+
+def test_a_search_is_python_s(page: Page) -> None:
+    draw = random.Random(3)
+    jobs = [*map(list, JOBS.values())]
+    asked: list[list[Any]] = []
+    for job in (*jobs, *jobs):
+        gpu = draw.choice([*ACCELERATORS.values()])
+        each = bytes_each(*draw.choice([*POLICIES.values()]))
+        ranks, samples = draw.choice([8, 64, 512, 4096]), draw.choice([8, 12, 768, 4096])
+        tokens, orders = 1 << draw.randint(11, 17), draw.choice([*ORDERS.values()])
+        asked.append([job, tokens, gpu, each, ranks, samples, 0.9 * gpu.memory, orders])
+    compare(page, in_page.searched, asked)
+    found = [in_page.searched(*given) for given in asked]
+    assert {bool(each["best"]) for each in found} == {True, False}
 
 
 def test_prices_of_schedules_and_of_failures_are_python_s(page: Page) -> None:

@@ -29,6 +29,7 @@ SLIDERS = {
     "grid": widgets.grid_slider(),
     "checkpoints": widgets.checkpoint_slider(),
     "plan": widgets.plan_slider(),
+    "search": widgets.search_slider(),
 }
 NONSENSE = re.compile(r"NaN|undefined|Infinity|null")
 

@@ -28,6 +28,7 @@ MODULES = (  # each imports from those before it
     "minidist.formulas.update",
     "minidist.formulas.step",
     "minidist.formulas.refusals",
+    "minidist.formulas.grids",
     "course.timing.backward",
     "course.interactive.in_page",
 )
@@ -38,10 +39,12 @@ ONCE = {  # functions of an object that stays as it is: asked again, they answer
     "course.interactive.in_page": ("whole",),
 }
 SCRIPT = """\
-globalThis.minidistModules ??= (() => {{
+globalThis.minidistModules ??= (function library() {{
 "use strict";
 const math = Object.create(Math);
 math.inf = Infinity;
+const f_op_contains = (one, all) =>
+  Array.isArray(all) ? all.includes(one) : Object.hasOwn(all, one);
 const f_sum = (all) => all.reduce((one, other) => one + other, 0);
 const f_round = (x) => Math.abs(x % 1) === 0.5 ? 2 * Math.round(x / 2) : Math.round(x);
 const once = (ask) => {{
@@ -55,7 +58,7 @@ const once = (ask) => {{
 }};
 const listed = (all) => typeof all === "object" && !Array.isArray(all) ? Object.keys(all) : all;
 {library}
-const modules = {{}};
+const modules = {{ source: () => `(${{library}})()` }};
 {modules}
 return modules;
 }})();
@@ -78,7 +81,10 @@ SHORTER = (  # what PScript writes everywhere, and what does the same faster
 
 @cache
 def script() -> str:
-    """The script: `minidistModules["minidist.formulas.step"].forecast(...)`."""
+    """The script: `minidistModules["minidist.formulas.step"].forecast(...)`.
+
+    `minidistModules.source()` is an expression that makes the same modules in a worker.
+    """
     return joined({name: getsource(import_module(name)) for name in MODULES})
 
 
@@ -94,7 +100,9 @@ def joined(sources: Mapping[str, str]) -> str:
         for each in sorted(names):
             _, more, others = pscript.stdlib.get_std_info(part[each])
             functions, methods = functions | {*more}, methods | {*others}
-    library = pscript.stdlib.get_partial_std_lib(functions - {"sum", "round"}, methods)
+    library = pscript.stdlib.get_partial_std_lib(
+        functions - {"sum", "round", "op_contains"}, methods
+    )
     return small(SCRIPT.format(library=library, modules="\n".join(parts)))
 
 

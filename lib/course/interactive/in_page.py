@@ -8,10 +8,12 @@ from __future__ import annotations
 import math
 
 from course.timing.backward import WAYS, backward, by_way
-from minidist.formulas.inputs import TrainingStep
+from minidist.formulas.compute import mfu
+from minidist.formulas.grids import enough, search, spent
+from minidist.formulas.inputs import Question, TrainingStep
 from minidist.formulas.inside import tensor_parallel
 from minidist.formulas.links import into_nodes
-from minidist.formulas.models import gpt, llama, part, tensors
+from minidist.formulas.models import gpt, llama, mixture, part, tensors
 from minidist.formulas.step import forecast, names_of, phases, traffic, works
 from minidist.schedule.lanes import busy, end, spans
 from minidist.schedule.steps import COMPUTE, NETWORK
@@ -20,7 +22,7 @@ TYPE_CHECKING = False  # as `typing` has it, which a page has not
 if TYPE_CHECKING:
     from typing import Any
 
-    from minidist.formulas.inputs import Each, Gpu
+    from minidist.formulas.inputs import Each, Gpu, Grid
 
 VOCABULARY = 128256
 ASPECT = 128  # width of a GPT in multiples of its blocks, as in GPT-3
@@ -50,7 +52,16 @@ def shape(parameters: float) -> list[int]:
 
 
 def sized(model: list[Any], tokens: int) -> dict[str, Any]:
-    """Fields of `Sizes` with such sequences: of a Llama's shape, or of a GPT's [parameters]."""
+    """Fields of `Sizes` with such sequences: of a Llama's shape, or of a GPT's [parameters].
+
+    Of a shape with experts, the last four are `mixture`'s.
+    """
+    if len(model) > 7:
+        layers, width, hidden, heads, kv_heads, vocabulary, experts, active, beside, head = model
+        return mixture(
+            layers, width, hidden, heads, kv_heads, vocabulary, tokens, experts, active, beside,
+            head,
+        )  # fmt: skip
     if len(model) > 1:
         layers, width, hidden, heads, kv_heads, vocabulary, tied = model
         return llama(layers, width, hidden, heads, kv_heads, vocabulary, tokens, tied)
@@ -173,6 +184,56 @@ def dimensions(found: dict[str, Any], name: str) -> dict[str, Any]:
             "data": sum(takes),
             "tensor": tensor_parallel(step),
         },
+    }
+
+
+# ---- grids ----
+
+
+def searched(
+    model: list[Any],
+    tokens: int,
+    gpu: Gpu,
+    each: Each,
+    ranks: int,
+    samples: int,
+    limit: float,
+    orders: list[str],
+) -> dict[str, Any]:
+    """The five best grids that fit, and why; if none does, the least, and on how many ranks.
+
+    `samples`: of a step, of all ranks; `limit`: bytes of a GPU; `orders`: of a pipeline's work.
+    """  # fmt: skip
+    question = Question(whole(model, tokens), gpu, each, ranks, samples, limit, False, orders)
+    told = search(question)
+    found: dict[str, Any] = {"tried": told["tried"], "least": None, "enough": 0, "best": []}
+    for one in told["best"]:
+        step, forecast_ = one["step"], one["forecast"]
+        seconds = forecast_["overlapped"]
+        row = {"grid": written(one["grid"]), "seconds": seconds, "peak": forecast_["peak"]}
+        row["mfu"] = mfu(step, seconds / step.accumulated)
+        row["spent"] = spent(step, one["grid"].strategy, forecast_)
+        found["best"].append(row)
+    if len(found["best"]) == 0 and told["tried"] > 0:
+        least = told["least"]
+        found["least"] = {"grid": written(least["grid"]), "peak": least["peak"]}
+        found["enough"] = enough(question)
+    return found
+
+
+def written(grid: Grid) -> dict[str, Any]:
+    """A grid in plain names and numbers."""
+    return {
+        "strategy": grid.strategy,
+        "data": grid.data,
+        "tensor": grid.tensor,
+        "pipeline": grid.pipeline,
+        "context": grid.context,
+        "expert": grid.expert,
+        "batch": grid.batch,
+        "interleaved": grid.interleaved,
+        "order": grid.order,
+        "recompute": grid.recompute,
     }
 
 

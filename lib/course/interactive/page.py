@@ -16,7 +16,7 @@ from minidist.plots import replay
 
 NOTHING = "<p>Here is a picture with sliders where scripts may run.</p>"
 COMPILED = "compiled.js"  # which `compiled` makes of the library
-SCRIPTS = (COMPILED, "sliders.js", "bars.js", "curves.js", "timelines.js")
+SCRIPTS = (COMPILED, "sliders.js", "bars.js", "curves.js", "timelines.js", "searches.js")
 
 
 class Html(NamedTuple):
@@ -75,7 +75,7 @@ def choice(name: str, label: str, names: Iterable[str], start: str) -> Control:
 class Slider(NamedTuple):
     """A picture with controls. A notebook shows it; a terminal gets one line."""
 
-    kind: str  #: which picture `bars.js`, `curves.js` or `timelines.js` draws
+    kind: str  #: which picture `bars.js`, `curves.js`, `timelines.js` or `searches.js` draws
     title: str
     controls: Sequence[Control]
     data: Mapping[str, object]

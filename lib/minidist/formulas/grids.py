@@ -12,7 +12,7 @@ tokens nothing is measured.
 from __future__ import annotations
 
 from minidist.formulas.compute import again, compute, passes
-from minidist.formulas.inputs import Grid, TrainingStep
+from minidist.formulas.inputs import Grid, Question, TrainingStep
 from minidist.formulas.inside import (
     borders,
     context_parallel,
@@ -28,8 +28,6 @@ from minidist.formulas.step import forecast, phases
 TYPE_CHECKING = False  # as `typing` has it, which a page has not
 if TYPE_CHECKING:
     from typing import Any
-
-    from minidist.formulas.inputs import Question
 
 WIDER = 1.05  # grids whose bounds lie so close are priced together
 PIECE = 4096  # tokens of a sequence that a rank has at least: no published run has fewer
@@ -221,6 +219,20 @@ def search(question: Question, keep: int = 5) -> dict[str, Any]:
                 _try(question, found, grids[place], steps[place], keep)
         low, high = high, WIDER * high
     return found
+
+
+def enough(question: Question) -> int:
+    """Ranks on which something fits, 2, 4, ... or 64 times as many; 0 if nothing does."""
+    for times in (2, 4, 8, 16, 32, 64):
+        ranks = times * question.ranks
+        more = Question(
+            question.sizes, question.gpu, question.each, ranks, question.samples, question.limit,
+            question.fused_loss, question.orders, question.contexts, question.faster, question.ways,
+            question.muon,
+        )  # fmt: skip
+        if len(search(more, 1)["best"]) > 0:
+            return ranks
+    return 0
 
 
 def slowest(found: dict[str, Any]) -> float:

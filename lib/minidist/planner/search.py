@@ -245,11 +245,8 @@ def _nothing_fits(question: Question, least: dict[str, Any] | None) -> tuple[str
         f"Nothing fits: {_text(least['grid'])} needs least, {in_bytes(least['peak'])}, which is "
         f"{over} more than {room}."
     ]
-    for times in (2, 4, 8, 16, 32, 64):
-        again = grids.search(question._replace(ranks=times * question.ranks), 1)
-        if again["best"]:
-            reasons.append(f"It would fit on {times * question.ranks:,} of them.")
-            break
+    if ranks := grids.enough(question):
+        reasons.append(f"It would fit on {ranks:,} of them.")
     larger = [
         gpu.name
         for gpu in ACCELERATORS.values()

@@ -1,5 +1,5 @@
 // Pictures with sliders: what stands in a figure's JSON sets the controls, the library's Python, as
-// compiled.js, computes, and bars.js, curves.js and timelines.js draw. Harmless when loaded twice:
+// compiled.js, computes, and bars.js, curves.js, timelines.js and searches.js draw. Harmless when loaded twice:
 // the first copy stays, and a figure is built once.
 globalThis.minidistSliders ??= (() => {
   "use strict";
@@ -59,17 +59,19 @@ globalThis.minidistSliders ??= (() => {
 
   class Slider {
     // `pictureOf` turns (values, data, width) into { node, says, legend }: the picture, if there is
-    // one, what is said below, and what its classes mean.
+    // one, what is said below, and what its classes mean; also a `table` above it, if it has one. It
+    // may ask, by its last argument, to be called again.
     constructor(figure, pictureOf) {
       Object.assign(this, { figure, pictureOf });
       this.data = JSON.parse(figure.querySelector("script").textContent);
       this.values = {};
+      this.table = html("div", { class: "above" });
       this.picture = html("div", { class: "picture" });
       this.legend = html("p", { class: "legend" });
       this.said = html("p", { class: "said", role: "status" });
       const controls = html("div", { class: "knobs" }, ...this.data.controls.map((c) => this.knob(c)));
       if (this.data.borders) controls.append(this.borders(this.data.borders));
-      figure.querySelector(".still, p").replaceWith(controls, this.picture, this.legend, this.said);
+      figure.querySelector(".still, p").replaceWith(controls, this.table, this.picture, this.legend, this.said);
       figure.dataset.lmSuppressShortcuts = "true"; // else JupyterLab takes the arrow keys
       new ResizeObserver(() => this.width !== this.room && this.draw()).observe(figure);
       this.draw();
@@ -135,9 +137,10 @@ globalThis.minidistSliders ??= (() => {
     draw() {
       const width = (this.width = this.room);
       if (width <= 0) return; // not to be seen
-      const { node, says, legend } = this.pictureOf(this.values, this.data, width);
-      this.picture.classList.toggle("past", !node);
+      const { node, says, legend, table } = this.pictureOf(this.values, this.data, width, () => this.draw());
+      for (const part of [this.table, this.picture]) part.classList.toggle("past", !node);
       if (node) {
+        if (table && table !== this.table.firstChild) this.table.replaceChildren(table);
         const items = Object.entries(legend).map(([kind, words]) =>
           html("span", {}, html("i", { class: kind }), words));
         this.picture.replaceChildren(node);
