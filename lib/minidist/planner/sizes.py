@@ -61,6 +61,47 @@ class Sizes(Shape):
         )  # fmt: skip
 
     @classmethod
+    def mixture(
+        cls,
+        layers: int,
+        width: int,
+        hidden: int,
+        heads: int,
+        kv_heads: int,
+        vocabulary: int,
+        context: int,
+        *,
+        experts: int,
+        active: int,
+        beside: int = 0,
+    ) -> Sizes:
+        """Sizes of a Llama with experts: see `models.mixture`.
+
+        Args:
+            layers: all of which have experts.
+            width: of the model.
+            hidden: width inside an expert.
+            heads: of attention.
+            kv_heads: of keys and of values.
+            vocabulary: tokens that there are.
+            context: tokens of a sample.
+            experts: of a layer, among which a router chooses.
+            active: experts that a token goes to.
+            beside: width inside an expert that all tokens share, 0 if there is none.
+
+        Raises ValueError or TypeError that names the argument.
+        """
+        whole_number("beside", beside, 0)
+        whole_number("experts", experts, 1)
+        if whole_number("active", active, 1) > experts:
+            raise ValueError(f"active: expected at most the {experts} experts, got {active}")
+        return cls._in_closed_form(
+            partial(models.mixture, beside=beside), layers=layers, width=width, hidden=hidden,
+            heads=heads, kv_heads=kv_heads, vocabulary=vocabulary, context=context,
+            experts=experts, active=active,
+        )  # fmt: skip
+
+    @classmethod
     def _in_closed_form(cls, formula: Callable[..., Any], **shape: int) -> Sizes:
         for name, number in shape.items():
             whole_number(name, number, 1)
