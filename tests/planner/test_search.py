@@ -55,6 +55,15 @@ def test_twice_of_what_binds_helps_and_of_what_is_idle_does_not() -> None:
     assert "it loses" in said
 
 
+def test_what_is_bought_is_spent_on_another_grid() -> None:
+    sizes = Sizes.mixture(61, 7168, 2048, 56, 8, 129_280, 4096, experts=256, active=8)
+    found = minidist.search(sizes, "H100", 2048, 15_360)
+    quick = H100._replace(flops=2 * H100.flops)
+    again = minidist.search(sizes, quick, 2048, 15_360).best[0]
+    gain = found.best[0].seconds / again.seconds - 1
+    assert f"twice the compute {gain:.0%}," in found.reasons[-1]
+
+
 def test_a_module_is_searched_as_its_sizes_are() -> None:
     net = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64))
     sample = torch.zeros(4, 64)

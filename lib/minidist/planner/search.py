@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from minidist.formulas import grids
 from minidist.formulas.compute import mfu
-from minidist.formulas.inputs import Grid, Question, TrainingStep
+from minidist.formulas.inputs import Grid, Question
 from minidist.formulas.step import forecast
 from minidist.memory.state import AUTOCAST, DtypePolicy, bytes_each
 from minidist.planner.hardware import ACCELERATORS, Accelerator, faster
@@ -157,6 +157,32 @@ def search(
 
     Raises ValueError or TypeError that names the argument.
     """
+    question = asked(
+        model, hardware, ranks, samples, sample=sample, policy=policy, precision=precision,
+        optimizer=optimizer, fused_loss=fused_loss, orders=orders, context=context,
+    )  # fmt: skip
+    told = grids.search(question, KEEP)
+    best = tuple(priced(question, each["grid"]) for each in told["best"])
+    gpu = accelerator(hardware)
+    why = _reasons(question, gpu, best) if best else _nothing_fits(question, told["least"])
+    return Search(gpu, ranks, samples, best, why, told["tried"], told["priced"])
+
+
+def asked(
+    model: nn.Module | Sizes,
+    hardware: Accelerator | str,
+    ranks: int,
+    samples: int,
+    *,
+    sample: Tensor | None = None,
+    policy: DtypePolicy = AUTOCAST,
+    precision: str = "bf16",
+    optimizer: str = "adam",
+    fused_loss: bool = False,
+    orders: tuple[str, ...] = ORDERS,
+    context: int = 64,
+) -> Question:
+    """The question that `search` answers; arguments as there."""
     whole_number("ranks", ranks, 1)
     whole_number("samples", samples, 1)
     whole_number("context", context, 1)
@@ -165,23 +191,18 @@ def search(
     if not orders or not {*orders} <= {*ORDERS}:
         raise ValueError(f"orders: expected some of {', '.join(ORDERS)}, got {orders!r}")
     gpu, sizes = accelerator(hardware), sizes_of(model, sample)
-    question = Question(
+    return Question(
         sizes, gpu, each_of(sizes, policy, optimizer), ranks, samples, ROOM * gpu.memory,
         fused_loss, orders, context, faster(gpu, precision), muon=optimizer == "muon",
     )  # fmt: skip
-    told = grids.search(question, KEEP)
-    best = tuple(_found(each) for each in told["best"])
-    why = _reasons(question, gpu, best) if best else _nothing_fits(question, told["least"])
-    return Search(gpu, ranks, samples, best, why, told["tried"], told["priced"])
 
 
-def _found(told: dict[str, Any]) -> Found:
-    grid: Grid = told["grid"]
-    step: TrainingStep = told["step"]
-    spent = grids.spent(step, grid.strategy, told["forecast"])
-    forecast = Forecast(**told["forecast"])
-    needed = mfu(step, forecast.overlapped / step.accumulated)
-    return Found(grid, forecast, spent, needed)
+def priced(question: Question, grid: Grid) -> Found:
+    """What a step takes in a grid, whether it fits or not."""
+    step = grids.step_of(question, grid)
+    told = forecast(step, grid.strategy)
+    needed = mfu(step, told["overlapped"] / step.accumulated)
+    return Found(grid, Forecast(**told), grids.spent(step, grid.strategy, told), needed)
 
 
 # ---- why ----
@@ -198,7 +219,7 @@ def _reasons(question: Question, gpu: Accelerator, best: tuple[Found, ...]) -> t
     reasons = [f"Of a step of {in_seconds(first.seconds)}, these take most: {goes}."]
     if len(best) > 1:
         reasons.append(_lost(first, best[1]))
-    reasons.append(_bought(question, gpu, best))
+    reasons.append(_bought(question, gpu, first))
     return (*reasons, *taken(gpu, question.faster))
 
 
@@ -215,20 +236,14 @@ def _lost(first: Found, second: Found) -> str:
     return f"{text}."
 
 
-def _bought(question: Question, gpu: Accelerator, best: tuple[Found, ...]) -> str:
-    """What twice of each resource would gain, in the best of these grids; of memory, of all."""
+def _bought(question: Question, gpu: Accelerator, first: Found) -> str:
+    """What twice of each resource would gain, in the best grid that there is then."""
     gains = []
     for what, changed in BOUGHT.items():
-        richer = question._replace(gpu=changed(gpu))
-        if richer.gpu.memory > gpu.memory:
-            richer = richer._replace(limit=ROOM * richer.gpu.memory)
-            takes = grids.search(richer, 1)["best"][0]["forecast"]["overlapped"]
-        else:
-            takes = min(
-                forecast(grids.step_of(richer, each.grid), each.grid.strategy)["overlapped"]
-                for each in best
-            )
-        gains.append(f"{what} {best[0].seconds / takes - 1:.0%}")
+        richer = changed(gpu)
+        again = question._replace(gpu=richer, limit=ROOM * richer.memory)
+        takes = grids.search(again, 1)["best"][0]["forecast"]["overlapped"]
+        gains.append(f"{what} {first.seconds / takes - 1:.0%}")
     return f"A step would be faster with {', '.join(gains)}."
 
 
@@ -271,16 +286,12 @@ def frontier(
     From all that the hardware has down, each limit just below what the last grid needs, `most`
     times at most. The arguments are those of `search`.
     """
-    gpu = accelerator(hardware)
-    limit = ROOM * gpu.memory
-    question = Question(
-        sizes_of(model, None), gpu, bytes_each(AUTOCAST, "adam"), ranks, samples, limit
-    )
-    found = list[tuple[float, Found]]()
+    question = asked(model, hardware, ranks, samples)
+    limit, found = question.limit, list[tuple[float, Found]]()
     while len(found) < most:
         told = grids.search(question._replace(limit=limit), 1)["best"]
         if not told:
             break
-        found.append((limit, _found(told[0])))
+        found.append((limit, priced(question, told[0]["grid"])))
         limit = 0.999 * told[0]["forecast"]["peak"]
     return found[::-1]
