@@ -46,6 +46,7 @@ from course.chapters.gpus.traces import (
     no_overlap_trace,
 )
 from course.chapters.grid.figures import regimes, split_losses
+from course.chapters.grid.frontier import Place, frontier
 from course.chapters.keep_going.figures import loss_over_bytes, outer_path, presence
 from course.chapters.map_reduce.figures import map_shuffle_reduce
 from course.chapters.memory.figures import GPT2_BLOCK, block_memory, rank_memory, step_memory
