@@ -15,6 +15,7 @@ import torch
 
 from course.ask.verdict import Grader, Wrong, on_ranks
 from course.chapters.capstone import task
+from course.chapters.capstone.choice import grid as grid
 from course.chapters.capstone.run import METERED, Line, digest_of, first_steps, forecast_of
 from course.project.submission import file_of
 from minidist.memory.state import FP32
