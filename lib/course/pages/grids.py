@@ -24,7 +24,7 @@ from minidist.formulas.inputs import Grid, Question
 from minidist.formulas.memory import memory
 from minidist.formulas.step import forecast
 from minidist.memory.state import AUTOCAST, DtypePolicy, bytes_each
-from minidist.planner.hardware import A100, ACCELERATORS, FASTER, Accelerator
+from minidist.planner.hardware import A100, ACCELERATORS, FASTER, GIB, Accelerator
 from minidist.planner.planner import ROOM
 from minidist.planner.sizes import Sizes
 

@@ -123,7 +123,7 @@ def experts_by_tokens() -> dict[tuple[int, int], dict[int, float]]:
 
 
 def experts() -> Figure:
-    """The rate of experts over the tokens of each, as shares of the largest: seen, and predicted."""
+    """The rate of experts over the tokens of each, as shares of the largest, and predicted."""
     lines, tokens = [], [64, 256, 1024, 4096]
     for color, ((width, inside), found) in enumerate(sorted(experts_by_tokens().items())):
         shares = [100 * found[each] / max(found.values()) for each in tokens]

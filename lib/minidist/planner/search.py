@@ -16,7 +16,7 @@ from minidist.formulas import grids
 from minidist.formulas.compute import mfu
 from minidist.formulas.inputs import Grid, Question
 from minidist.formulas.step import forecast
-from minidist.memory.state import AUTOCAST, DtypePolicy, bytes_each
+from minidist.memory.state import AUTOCAST, DtypePolicy
 from minidist.planner.hardware import ACCELERATORS, Accelerator, faster
 from minidist.planner.planner import (
     ROOM,
