@@ -59,7 +59,7 @@ def test_what_the_page_says_of_them() -> None:
     assert found["error"] == pytest.approx(0.110, abs=0.005)
     assert found["dense"] == pytest.approx(0.085, abs=0.005)
     assert found["ranks_tokens"] == pytest.approx(0.978, abs=0.003)
-    assert found["five"] == pytest.approx(0.60, abs=0.03)
+    assert found["five"] == pytest.approx(0.57, abs=0.02)
     assert found["drop_published"] == pytest.approx(0.43, abs=0.005), "as the Playbook says itself"
     best = [each for each in runs() if each.row["best"] and each.row["aside"]]
     assert found["five"] == sum(map(in_five, best)) / len(best)
