@@ -131,6 +131,12 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"model": "large"}, "model: expected an nn.Module or Sizes, got str"),
     ({"hardware": "V100"}, f"hardware: expected .* one of {', '.join(ACCELERATORS)}"),
     ({"optimizer": "lion"}, "optimizer: expected one of"),
+    ({"precision": "fp4"}, "precision: expected bf16 or fp8 on H100 SXM, got 'fp4'"),
+    ({"hardware": "A100", "precision": "fp8"}, "precision: expected bf16 on A100 SXM, got 'fp8'"),
+    (
+        {"model": TINY._replace(matrices=()), "optimizer": "muon"},
+        "optimizer: expected none that needs matrices that `model` lacks: 'muon'",
+    ),
     ({"policy": "bf16"}, "policy: expected a DtypePolicy"),
 ]  # fmt: skip
 

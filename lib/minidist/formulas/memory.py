@@ -84,8 +84,7 @@ def memory(step: TrainingStep, strategy: str) -> dict[str, float]:
         begins += summed
         ends += summed if strategy == "fsdp_kept" else 0
     activations = step.batch * sample_activations(step, stage)
-    update = each.update * ((count + others) / over if stage > 0 else count)
-    update += held_by_owner(step, strategy)
+    update = temporaries(step, strategy)
     optimizer = own["master"] + own["moments"]
     always = own["weights"] + optimizer + buckets_held
     return {
@@ -125,17 +124,21 @@ def muons(step: TrainingStep, strategy: str) -> dict[str, float]:
     return owned(step.sizes, step.tensor * over, step.tensor * max(1, over // step.expert))
 
 
-def held_by_owner(step: TrainingStep, strategy: str) -> float:
-    """Bytes that the fullest owner holds while Muon updates, besides momentum.
+def temporaries(step: TrainingStep, strategy: str) -> float:
+    """Bytes that the optimizer needs while it updates: AdamW's temporary, and what Muon holds.
 
-    Its parts of all matrices in bf16, its own matrices twice, and four products of the largest;
-    these alone where it has all matrices whole.
+    Of Muon the fullest owner's parts of all matrices in bf16, its own matrices twice, and four
+    products of the largest; these alone where it has all matrices whole.
     """
-    if step.muon is not True:
-        return 0.0
-    found = muons(step, strategy)
-    own = 2 * found["parts"] + 4 * found["elements"]
-    return 4 * found["largest"] + (own if step.tensor * sharing(step, strategy) > 1 else 0)
+    over, sizes = sharing(step, strategy), step.sizes
+    others = sizes.experts * (step.expert - 1) if STAGES[strategy] > 0 else 0
+    found = step.each.update * (sizes.parameters + others) / over
+    if step.muon is True:
+        own = muons(step, strategy)
+        found += 4 * own["largest"]
+        if step.tensor * over > 1:
+            found += 2 * own["parts"] + 4 * own["elements"]
+    return found
 
 
 def sample_activations(step: TrainingStep, stage: int) -> float:
