@@ -96,6 +96,7 @@ def peak_slider() -> Slider:
     memories = {24 * GIB: "24 GB"} | {
         gpu.memory: f"{gpu.name.split()[0]}, {gpu.memory / GIB:.0f} GB"
         for gpu in ACCELERATORS.values()
+        if gpu.name not in ASSUMED  # of an H800 there is as much as of an H100
     }
     controls = [
         models("small"),
