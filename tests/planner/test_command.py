@@ -54,7 +54,7 @@ def test_a_model_is_a_job_or_a_shape() -> None:
         ("plan llama:1,2 H100 8", "model: expected small, .*, got 'llama:1,2'"),
         ("plan llama:a,b H100 8", "model: expected small, .*, got 'llama:a,b'"),
         ("plan mixture:4,64,32,4,2,100,8,9 H100 8", "active: expected at most the 8 experts"),
-        ("plan small H10 8", "hardware: expected an Accelerator or one of A100, H100, H200, B200"),
+        ("plan small H10 8", "hardware: expected an Accelerator or one of A100, H100"),
         ("plan small H100 0", "ranks must be at least 1, got 0"),
         ("plan small H100 many", "argument ranks: invalid int value: 'many'"),
         ("plan small H100 8 --sequence 0", "sequence must be at least 1, got 0"),

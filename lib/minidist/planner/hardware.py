@@ -51,7 +51,7 @@ H200 = H100._replace(
 H800 = H100._replace(name="H800 SXM", nvlink=200e9)  # of which DeepSeek reached 160
 B200 = H100._replace(
     name="B200 SXM", flops=2250e12, memory=180 * GIB, bandwidth=8e12, nvlink=900e9,
-    generation="blackwell", utilization=0.75,
+    generation="blackwell", utilization=0.77,
 )  # fmt: skip
 # Trays of four; but NVLink joins all 72 of a rack, and what counts as a node is what it joins.
 GB200 = B200._replace(
