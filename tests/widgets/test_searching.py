@@ -88,7 +88,7 @@ def test_it_starts_with_the_table_that_is_there_without_scripts(pages: Pages) ->
     [
         {"model": "Llama 3.2 3B", "ranks": "16", "samples": "96"},
         {"model": "like DeepSeek-V3, 256 experts", "ranks": "2,048", "tokens": "4,096"},
-        {"gpu": "B200", "ranks": "4,096", "tokens": "65,536"},
+        {"gpu": "A100", "ranks": "8,192", "samples": "12,288"},
         {"model": "Llama 3.1 70B", "ranks": "512", "orders": "1F1B alone"},
     ],
 )

@@ -33,7 +33,7 @@ MODULES = (  # each imports from those before it
     "course.interactive.in_page",
 )
 ONCE = {  # functions of an object that stays as it is: asked again, they answer from memory
-    "minidist.formulas.models": ("tensors", "scale", "ready"),
+    "minidist.formulas.models": ("tensors", "scale", "ready", "fullest"),
     "minidist.formulas.memory": ("buckets", "bucket_bytes"),
     "minidist.formulas.links": ("collective",),
     "course.interactive.in_page": ("whole",),
