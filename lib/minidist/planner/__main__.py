@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, NoReturn
 
+from minidist.planner.hardware import FASTER
 from minidist.planner.jobs import SEQUENCE, SHAPES, sized
 from minidist.planner.planner import plan
 from minidist.planner.search import ORDERS, search
@@ -42,6 +43,8 @@ def parser() -> Parser:
         each.add_argument("hardware", help="such as H100")
         each.add_argument("ranks", type=int, help="GPUs")
         each.add_argument("--sequence", type=int, default=SEQUENCE, help="tokens of a sample")
+        each.add_argument("--precision", default="bf16", help=f"of matrices: {', '.join(FASTER)}")
+        each.add_argument("--optimizer", default="adam", help="sgd, momentum, adam or muon")
         each.add_argument("--fused-loss", action="store_true", help="never hold all logits")
         each.add_argument("--json", action="store_true", help="print JSON")
     return flags
@@ -71,11 +74,14 @@ def main(given: Sequence[str] | None = None) -> None:
     args = flags.parse_args(given)
     try:
         asked = sizes_of(args.model, args.sequence), args.hardware, args.ranks
+        how: dict[str, Any] = {
+            name: getattr(args, name) for name in ("precision", "optimizer", "fused_loss")
+        }
         if args.command == "plan":
-            found: Any = plan(*asked, batch=args.batch, fused_loss=args.fused_loss)
+            found: Any = plan(*asked, batch=args.batch, **how)
         else:
-            how = {"orders": (*args.orders,), "context": args.context}
-            found = search(*asked, args.samples, fused_loss=args.fused_loss, **how)
+            how |= {"orders": (*args.orders,), "context": args.context}
+            found = search(*asked, args.samples, **how)
     except (ValueError, TypeError) as error:
         flags.error(str(error))
     if args.json:
