@@ -298,7 +298,7 @@ def summary() -> dict[str, float]:
         "ranks": told.ranks,
         "ranks_tokens": correlated(aside, lambda each: 1.0),
         "dense": held(dense).error,
-        "mixed": held(mixed).error,
+        "mixtures": held(mixed).error,
         "memory": told.memory or 0.0,
         "five": sum(map(in_five, best)) / len(best),
         "five_of": len(best),
