@@ -304,9 +304,6 @@ def summary() -> dict[str, float]:
         "five": sum(map(in_five, best)) / len(best),
         "five_of": len(best),
         "five_dense": _share([each for each in best if not each.row["sizes"].experts]),
-        "drop": tensor_drop(),
-        "drop_line": tensor_drop(measured=False),
-        "drop_published": published_drop(),
         "folding": fast["folding"],
         "folding_fsdp": fast["folding, FSDP"],
         "worst_of": len(_worst(aside)),
@@ -330,33 +327,6 @@ def _worst(found: Sequence[Run]) -> list[Run]:
 
 def _share(best: list[Run]) -> float:
     return sum(map(in_five, best)) / len(best)
-
-
-def tensor_drop(measured: bool = True) -> float:
-    """The part of its speed that a model of 3B loses from 8 to 16 ranks on the Playbook's cluster.
-
-    Predicted, with its `measured` network or at line rate; for what it saw see `published_drop`.
-    """
-    row = next(each for each in rows() if each["model"] == "Llama-like 3B")
-    each = []
-    for ranks in (8, 16):
-        asked = question(row | {"tensor": ranks, "gpus": ranks, "pipeline": 1, "batch": 4})
-        if not measured:
-            asked = asked._replace(gpu=GPUS[row["gpu"]])
-        told = forecast(grids.step_of(asked, Grid("single", 1, ranks, batch=4)), "single")
-        each.append(told["tokens_per_second"] / ranks)
-    return float(1 - each[1] / each[0])
-
-
-def published_drop() -> float:
-    """The same, measured: tokens per second and GPU by tensor degree, 2 to 32."""
-    facts = published("grids_others")["facts"]
-    (speeds,) = (
-        each["value"]
-        for each in facts
-        if "by tensor degree" in each["what"] and "with sequence parallelism" in each["what"]
-    )
-    return 1 - float(speeds[3]) / float(speeds[2])
 
 
 def points() -> dict[str, list[tuple[float, float]]]:

@@ -52,7 +52,7 @@ def split_losses() -> Figure:
         rule = [100 / (1 + slower) for _, slower in costs]
         seen = [100 * measured[job.width][ranks] for ranks in RANKS]
         kept += [Curve("", RANKS, rule, place, predicted=True), Curve(name, RANKS, seen, place)]
-        lost.append(Curve(name, RANKS, [100 * sum(each) for each in costs], place))
+        lost.append(Curve(name, RANKS, [100 * sum(each) for each in costs], place, predicted=True))
     panels = {"% of the unsplit rate": kept, "lost, in % of the compute": lost}
     ticks: dict[float, str] = {ranks: f"{ranks}" for ranks in RANKS}
     figure = curves(

@@ -103,7 +103,6 @@ def numbers(found: Search) -> dict[str, float]:
     """What the page says in numbers; `found`: the search for the large job."""
     best, own = found.best[0], fastest("large", GPUS, SEQUENCES, 1)
     each = SEQUENCES * LARGE.tokens / GPUS
-    domain = H100._replace(per_node=64)
     return {
         "tried": found.tried,
         "priced": found.priced,
@@ -112,6 +111,7 @@ def numbers(found: Search) -> dict[str, float]:
         "own_tokens": _bubble(own.grid),
         "bubble_own": _bubble(own.grid) / each,
         "bubble_best": _bubble(best.grid) / each,
+        "ex_strong": 4 * _bubble(own.grid) / each,
         "half": H100.half_width,
         **{
             f"{name}_{round(100 * share)}": rules.widest_tensor(sized(name), H100, share)
@@ -119,7 +119,6 @@ def numbers(found: Search) -> dict[str, float]:
         },
         "large_8": sum(rules.tensor_loss(LARGE, H100, 8)),
         "large_16": sum(rules.tensor_loss(LARGE, H100, 16)),
-        "domain": rules.best_tensor_beside_fsdp(MEDIUM, domain, 256),
         "stages": rules.best_interleaving(MEDIUM, H100, 2, 2, 2),
         "pays_64": BORDERS[2](64),
         "pays_4096": BORDERS[2](4096),
@@ -166,14 +165,4 @@ def expert_numbers() -> dict[str, float]:
         "near": rules.expert_share(H100, WIDTH, HIDDEN, H100.per_node),
         "far": rules.expert_share(H100, WIDTH, HIDDEN, SPREAD),
         "needs_all": rules.hidden_from(mixture(), H100, 2048),
-    }
-
-
-def solutions() -> dict[str, float]:
-    """The numbers in the solutions of the exercises."""
-    fast = H100._replace(flops=2 * H100.flops)
-    own = fastest("large", GPUS, SEQUENCES, 1)
-    return {
-        "ex_faster": rules.widest_tensor(LARGE, fast, 0.1),
-        "ex_strong": _bubble(own.grid) * 4 * GPUS / SEQUENCES / LARGE.tokens,
     }
