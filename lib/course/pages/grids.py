@@ -309,6 +309,7 @@ def summary() -> dict[str, float]:
         "worst_of": len(_worst(aside)),
         "worst_playbook": len(bad),
         "worst_playbook_over": sum(_off(each) > 0 for each in bad) / len(bad),
+        "worst_playbook_most": 1 + max(map(_off, bad)),
         "worst_playbook_gpus": min(each.row["gpus"] for each in bad),
         "slowest": min(fast.values()),
         "fastest": max(fast.values()),

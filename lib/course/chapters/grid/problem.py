@@ -148,7 +148,6 @@ def example() -> dict[str, float]:
         "example_p": LARGE.largest_unit / 1e9,
         "example_rate": speed / 1e12,
         "example_w": 1e6 * rules.layer_seconds(LARGE, H100),
-        "example_attention": rules.attention_share(LARGE, H100),
         "example_per_byte": speed / H100.nvlink,
         "example_plain": 2 / 9 * speed / H100.nvlink / LARGE.width,
         "example_sent": rules.tensor_loss(LARGE, H100, 2)[0],
