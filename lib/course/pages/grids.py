@@ -289,6 +289,7 @@ def summary() -> dict[str, float]:
     mixed = [each for each in aside if each.row["sizes"].experts]
     told = held(aside)
     fast = speeds(found)
+    bad = [each for each in _worst(aside) if each.row["source"] == "playbook"]
     return {
         "runs": len(found),
         "sources": len({each.row["source"] for each in found}),
@@ -303,40 +304,30 @@ def summary() -> dict[str, float]:
         "five": sum(map(in_five, best)) / len(best),
         "five_of": len(best),
         "five_dense": _share([each for each in best if not each.row["sizes"].experts]),
-        "drop": tensor_drop(),
-        "drop_published": published_drop(),
+        "folding": fast["folding"],
+        "folding_fsdp": fast["folding, FSDP"],
+        "worst_of": len(_worst(aside)),
+        "worst_playbook": len(bad),
+        "worst_playbook_over": sum(_off(each) > 0 for each in bad) / len(bad),
+        "worst_playbook_most": 1 + max(map(_off, bad)),
+        "worst_playbook_gpus": min(each.row["gpus"] for each in bad),
         "slowest": min(fast.values()),
         "fastest": max(fast.values()),
     }
 
 
+def _off(each: Run) -> float:
+    """The error of a run's speed: above 0 if it is slower than predicted."""
+    return each.ratio * speeds(runs()).get(software(each.row), 1.0) - 1
+
+
+def _worst(found: Sequence[Run]) -> list[Run]:
+    """The tenth of these runs that is predicted worst."""
+    return sorted(found, key=lambda each: -abs(_off(each)))[: len(found) // 10]
+
+
 def _share(best: list[Run]) -> float:
     return sum(map(in_five, best)) / len(best)
-
-
-def tensor_drop() -> float:
-    """The part of its speed that a model of 3B loses from 8 to 16 ranks on the Playbook's cluster.
-
-    Predicted; the Playbook has measured `record["facts"]`: see `published_drop`.
-    """
-    row = next(each for each in rows() if each["model"] == "Llama-like 3B")
-    each = []
-    for ranks in (8, 16):
-        asked = question(row | {"tensor": ranks, "gpus": ranks, "pipeline": 1, "batch": 4})
-        told = forecast(grids.step_of(asked, Grid("single", 1, ranks, batch=4)), "single")
-        each.append(told["tokens_per_second"] / ranks)
-    return float(1 - each[1] / each[0])
-
-
-def published_drop() -> float:
-    """The same, measured: tokens per second and GPU by tensor degree, 2 to 32."""
-    facts = published("grids_others")["facts"]
-    (speeds,) = (
-        each["value"]
-        for each in facts
-        if "by tensor degree" in each["what"] and "with sequence parallelism" in each["what"]
-    )
-    return 1 - float(speeds[3]) / float(speeds[2])
 
 
 def points() -> dict[str, list[tuple[float, float]]]:

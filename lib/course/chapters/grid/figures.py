@@ -52,7 +52,7 @@ def split_losses() -> Figure:
         rule = [100 / (1 + slower) for _, slower in costs]
         seen = [100 * measured[job.width][ranks] for ranks in RANKS]
         kept += [Curve("", RANKS, rule, place, predicted=True), Curve(name, RANKS, seen, place)]
-        lost.append(Curve(name, RANKS, [100 * sum(each) for each in costs], place))
+        lost.append(Curve(name, RANKS, [100 * sum(each) for each in costs], place, predicted=True))
     panels = {"% of the unsplit rate": kept, "lost, in % of the compute": lost}
     ticks: dict[float, str] = {ranks: f"{ranks}" for ranks in RANKS}
     figure = curves(
@@ -93,7 +93,8 @@ def regimes(
         for column, grid in enumerate(line):
             look: Look = {"fc": (KINDS[kind(grid)], 0.3), "ec": (GREY, 0.4), "lw": 0.6}
             axes.add_patch(Rectangle((column, row), 1, 1, **look))
-            style.write(axes, column + 0.5, row + 0.26, degrees(grid), LABEL)
+            said = degrees(grid)  # lines pass above it
+            style.write(axes, column + 0.5, row + (0.26 if "\n" in said else 0.15), said, LABEL)
     width, step = len(clusters), np.log2(clusters[1] / clusters[0])
     across = np.arange(0, width + 0.25, 0.5)
     for place, rule in enumerate(rules):

@@ -6,7 +6,7 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from minidist.formulas import grids, models, rules
-from minidist.formulas.compute import FEW, PIECE
+from minidist.formulas.compute import FEW, PIECE, rate
 from minidist.formulas.inputs import Grid, Question
 from minidist.formulas.memory import memory
 from minidist.memory.state import AUTOCAST, bytes_each
@@ -79,7 +79,8 @@ def leaders(found: Search) -> list[list[Any]]:
     for each in found.best:
         ways, peak = each.grid, round(each.forecast.peak / 1e9)
         stages = f"{ways.pipeline} × {ways.interleaved}"
-        speed = [f"{each.seconds:.2f}", f"{each.mfu:.0%}", peak]
+        again = {"none": "", "selective": "part"}.get(ways.recompute, "all")
+        speed = [again, f"{each.seconds:.2f}", f"{each.mfu:.0%}", peak]
         rows.append([ways.data, ways.context, ways.tensor, stages, *speed])
     return rows
 
@@ -102,13 +103,15 @@ def numbers(found: Search) -> dict[str, float]:
     """What the page says in numbers; `found`: the search for the large job."""
     best, own = found.best[0], fastest("large", GPUS, SEQUENCES, 1)
     each = SEQUENCES * LARGE.tokens / GPUS
-    domain = H100._replace(per_node=64)
     return {
         "tried": found.tried,
         "priced": found.priced,
         "gain": own.seconds / best.seconds - 1,
+        "each": each,
+        "own_tokens": _bubble(own.grid),
         "bubble_own": _bubble(own.grid) / each,
         "bubble_best": _bubble(best.grid) / each,
+        "ex_strong": 4 * _bubble(own.grid) / each,
         "half": H100.half_width,
         **{
             f"{name}_{round(100 * share)}": rules.widest_tensor(sized(name), H100, share)
@@ -116,7 +119,6 @@ def numbers(found: Search) -> dict[str, float]:
         },
         "large_8": sum(rules.tensor_loss(LARGE, H100, 8)),
         "large_16": sum(rules.tensor_loss(LARGE, H100, 16)),
-        "mixed": rules.best_tensor_beside_fsdp(MEDIUM, domain, 256),
         "stages": rules.best_interleaving(MEDIUM, H100, 2, 2, 2),
         "pays_64": BORDERS[2](64),
         "pays_4096": BORDERS[2](4096),
@@ -139,6 +141,20 @@ def _bubble(grid: Grid) -> float:
     return rules.bubble_tokens(LARGE, grid.pipeline, grid.tensor, grid.context, grid.interleaved)
 
 
+def example() -> dict[str, float]:
+    """A layer of the large job on an H100, and what its first rules come to in numbers."""
+    speed, network = rate(H100, LARGE.width), H100.per_node * H100.network
+    return {
+        "example_p": LARGE.largest_unit / 1e9,
+        "example_rate": speed / 1e12,
+        "example_w": 1e6 * rules.layer_seconds(LARGE, H100),
+        "example_per_byte": speed / H100.nvlink,
+        "example_plain": 2 / 9 * speed / H100.nvlink / LARGE.width,
+        "example_sent": rules.tensor_loss(LARGE, H100, 2)[0],
+        "example_hides": 1.5 * speed / network,
+    }
+
+
 def expert_numbers() -> dict[str, float]:
     """What the page says of experts such as DeepSeek-V3's."""
     return {
@@ -148,18 +164,4 @@ def expert_numbers() -> dict[str, float]:
         "near": rules.expert_share(H100, WIDTH, HIDDEN, H100.per_node),
         "far": rules.expert_share(H100, WIDTH, HIDDEN, SPREAD),
         "needs_all": rules.hidden_from(mixture(), H100, 2048),
-        "needs_few": rules.hidden_from(mixture(experts=ACTIVE), H100, 2048),
-        "travel": rules.tokens_travel_below(H100, HIDDEN, EXPERTS, ACTIVE, SPREAD),
-    }
-
-
-def solutions() -> dict[str, float]:
-    """The numbers in the solutions of the exercises."""
-    fast = H100._replace(flops=2 * H100.flops)
-    own = fastest("large", GPUS, SEQUENCES, 1)
-    return {
-        "ex_faster": rules.widest_tensor(LARGE, fast, 0.1),
-        "ex_strong": _bubble(own.grid) * 4 * GPUS / SEQUENCES / LARGE.tokens,
-        "ex_near": rules.expert_share(H100, MEDIUM.width, 1, H100.per_node) / 0.25,
-        "ex_far": rules.expert_share(H100, MEDIUM.width, 1, SPREAD) / 0.25,
     }
