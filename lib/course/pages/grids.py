@@ -294,6 +294,7 @@ def summary() -> dict[str, float]:
         "runs": len(found),
         "sources": len({each.row["source"] for each in found}),
         "aside": len(aside),
+        "known": sum(each.row["source"] == "llm-foundry" for each in aside),  #: to our rates
         "error": told.error,
         "worst": told.worst,
         "ranks": told.ranks,
