@@ -61,7 +61,7 @@ def test_what_the_page_says_of_them() -> None:
     assert found["dense"] == pytest.approx(0.085, abs=0.005)
     assert found["ranks_tokens"] == pytest.approx(0.978, abs=0.003)
     assert found["five"] == pytest.approx(0.57, abs=0.02)
-    assert found["error"] < 0.12 < found["mixed"] < 0.3 < found["worst"]
+    assert found["error"] < 0.12 < found["mixtures"] < 0.3 < found["worst"]
     assert found["worst_playbook"] > found["worst_of"] / 2
     assert found["worst_playbook_over"] > 0.85
     assert found["worst_playbook_gpus"] == 64
