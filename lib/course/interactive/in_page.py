@@ -9,7 +9,7 @@ import math
 
 from course.timing.backward import WAYS, backward, by_way
 from minidist.formulas.compute import mfu
-from minidist.formulas.grids import enough, search, spent
+from minidist.formulas.grids import Fields, enough, search, spent
 from minidist.formulas.inputs import Question, TrainingStep
 from minidist.formulas.inside import tensor_parallel
 from minidist.formulas.links import into_nodes
@@ -27,14 +27,6 @@ if TYPE_CHECKING:
 VOCABULARY = 128256
 ASPECT = 128  # width of a GPT in multiples of its blocks, as in GPT-3
 SEQUENCE = 8192  # tokens, if a rank has as many
-
-
-class Fields:
-    """A record with these fields, as `Shape` is one."""
-
-    def __init__(self, values: dict[str, Any]) -> None:
-        for name in values:
-            setattr(self, name, values[name])
 
 
 # ---- models ----

@@ -22,7 +22,7 @@ from minidist.formulas.inside import (
 )
 from minidist.formulas.links import into_nodes
 from minidist.formulas.memory import memory, sample_activations, state
-from minidist.formulas.models import bubble, part
+from minidist.formulas.models import bubble, experts_of, part
 from minidist.formulas.step import forecast, phases
 
 TYPE_CHECKING = False  # as `typing` has it, which a page has not
@@ -123,9 +123,7 @@ def spent(step: TrainingStep, strategy: str, told: dict[str, Any]) -> dict[str, 
 def degrees(question: Question) -> list[list[int]]:
     """Ways to split a model on these ranks, each [data, tensor, pipeline, context, expert]."""
     sizes, gpu, found = question.sizes, question.gpu, []
-    experts = 1
-    if sizes.experts > 0:
-        experts = round(sizes.experts / sizes.units / sizes.block[len(sizes.block) - 1])
+    experts = experts_of(sizes)
     for tensor in powers(min(MOST_TENSOR, 2 * gpu.per_node, question.ranks)):
         for context in powers(question.contexts if sizes.keys > 0 else 1):
             even = rest(sizes.tokens, 2 * context) == 0

@@ -284,6 +284,13 @@ def hops(pipeline: int, micro_batches: int, interleaved: int, order: str = "1f1b
     return max(there_and_back, there_and_back * micro_batches / pipeline + 2 * (pipeline - 2))
 
 
+def experts_of(sizes: Shape) -> int:
+    """Experts of a layer among which a router chooses, each a tensor of its block; 1 if none."""
+    if sizes.experts == 0:
+        return 1
+    return round(sizes.experts / sizes.units / sizes.block[len(sizes.block) - 1])
+
+
 def root(sizes: Shape) -> int:
     """Parameters outside the blocks, such as embedding and head, which FSDP's root has."""
     return sizes.parameters - sizes.units * sizes.largest_unit

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from minidist.formulas import grids
 from minidist.formulas.inputs import Grid, Question
+from minidist.formulas.models import experts_of
 from minidist.planner.search import DEGREES, ORDERS, Found, priced
 from minidist.schedule.checks import whole_number
 
@@ -56,7 +57,7 @@ def _ranks(question: Question, grid: Grid) -> Iterator[str]:
 
 def _model(question: Question, grid: Grid) -> Iterator[str]:
     sizes = question.sizes
-    experts = round(sizes.experts / sizes.units / sizes.block[-1]) or 1
+    experts = experts_of(sizes)
     if sizes.width % grid.tensor:
         yield f"tensor: expected a divisor of the width {sizes.width:,}, got {grid.tensor}"
     if grid.pipeline > sizes.units:
