@@ -5,7 +5,6 @@ rank sends (2 + 4) P (N - 1) / N bytes per step. It holds fp32 shards, and until
 weights in bf16; backward frees them unit by unit.
 """
 
-import gc
 import math
 import time
 from collections.abc import Callable
@@ -193,6 +192,18 @@ def watch(net: Any, train: Callable[[Callable[[str], None]], None]) -> Any:
     return life, made, most[0]
 
 
+def at_rest(meter: Meter) -> int:
+    """Bytes that are held once Gloo's threads have let go of what they sent: the least of looks.
+
+    They let go when they get to run, after the call that waited for them has returned.
+    """
+    looks = []
+    for _ in range(LOOKS):
+        time.sleep(PAUSE)
+        looks.append(meter.now())
+    return min(looks)
+
+
 def step(library: str, reshard: bool, width: int, batch: int) -> Step | None:
     """On rank 0, which measures; None on others."""
     net, ids = gpt(width), torch.randint(VOCAB, (batch, TIME + 1))
@@ -231,22 +242,20 @@ def step(library: str, reshard: bool, width: int, batch: int) -> Step | None:
         if dist.get_rank() > 0:
             score(model, ids).backward()
             continue
-        gc.collect()
         meter, always = Meter(), 12 * count // ranks  # fp32 weights and Adam's moments
+        rest = at_rest(meter)
         loss = score(model, ids)
-        time.sleep(DROPPED)
-        backward = meter.curve(loss.backward)
+        begin, backward = at_rest(meter), meter.curve(loss.backward)
         del loss
-        time.sleep(DROPPED)
-        levels = backward.start, backward.peak, meter.now()
-        found.append([always + each for each in levels])
+        levels = begin, backward.peak, at_rest(meter)
+        found.append([always - rest + each for each in levels])
     if not found:
         return None
     begin, peak, end = (min(each) for each in zip(*found, strict=True))
     return Step(*seen, begin, peak, end, activations, predicted.peak)
 
 
-DROPPED = 0.05  # seconds in which a thread of Gloo's drops what it sent, if it is slow to
+LOOKS, PAUSE = 4, 0.03  # looks at what is held, and seconds before each
 SIZES = {"activations": (64, 8), "weights": (128, 1)}  # of which there are more: width and batch
 CASES = [(False, "activations"), (False, "weights"), (True, "activations")]
 
