@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from course.pages import grids
-from course.pages.grids import Run, held, in_five, run, runs, software, speeds, summary, unit
+from course.pages.grids import Run, held, in_five, run, runs, software, speeds, summary, turn, unit
 from minidist.formulas.grids import search
 
 
@@ -65,8 +65,20 @@ def test_what_the_page_says_of_them() -> None:
     assert found["worst_playbook"] > found["worst_of"] / 2
     assert found["worst_playbook_over"] > 0.85
     assert found["worst_playbook_gpus"] == 64
+    assert found["boards"] == pytest.approx(0.64, abs=0.02), "mixtures on B200s and B300s"
+    assert found["racks"] == pytest.approx(0.22, abs=0.02), "and on GB200s and GB300s"
+    assert abs(found["boards_dense"]) < 0.1
     best = [each for each in runs() if each.row["best"] and each.row["aside"]]
     assert found["five"] == sum(map(in_five, best)) / len(best)
+
+
+def test_wide_tensor_groups_of_the_playbook_take_as_long_for_twice_the_tokens() -> None:
+    """A cost for each layer and micro-batch that no price of bytes and operations has."""
+    for tensor, pipeline, one, two in ((8, 4, 1, 2), (16, 2, 2, 4)):
+        less, more = (turn(runs(), "Llama-like 80B", 128, tensor, pipeline, b) for b in (one, two))
+        assert 0.9 < more / less < 1.1
+    assert summary()["turn_one"] == pytest.approx(0.51, abs=0.005)
+    assert summary()["turn_two"] == pytest.approx(0.54, abs=0.005)
 
 
 def test_a_search_splits_nemotron_s_layers_less() -> None:

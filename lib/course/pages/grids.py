@@ -290,6 +290,8 @@ def summary() -> dict[str, float]:
     told = held(aside)
     fast = speeds(found)
     bad = [each for each in _worst(aside) if each.row["source"] == "playbook"]
+    one, two = (turn(found, "Llama-like 80B", 128, 8, 4, batch) for batch in (1, 2))
+    boards, racks = (median(blackwell(found, gpus)) for gpus in (BOARDS, RACKS))
     return {
         "runs": len(found),
         "sources": len({each.row["source"] for each in found}),
@@ -312,9 +314,39 @@ def summary() -> dict[str, float]:
         "worst_playbook_over": sum(_off(each) > 0 for each in bad) / len(bad),
         "worst_playbook_most": 1 + max(map(_off, bad)),
         "worst_playbook_gpus": min(each.row["gpus"] for each in bad),
+        "turn_one": one,
+        "turn_two": two,
+        "boards": boards,
+        "racks": racks,
+        "boards_dense": median(blackwell(found, BOARDS, mixture=False)),
         "slowest": min(fast.values()),
         "fastest": max(fast.values()),
     }
+
+
+BOARDS, RACKS = ("B200", "B300"), ("GB200", "GB300")  # the same chips, beside x86 or Grace CPUs
+
+
+def blackwell(found: Sequence[Run], gpus: Sequence[str], mixture: bool = True) -> list[float]:
+    """How much faster than published NVIDIA's recipes are predicted on these, as shares."""
+    return [
+        _off(each)
+        for each in found
+        if each.row["gpu"] in gpus
+        and family(each.row["source"]) == "NVIDIA's recipes"
+        and (each.row["sizes"].experts > 0) == mixture
+    ]
+
+
+def turn(
+    found: Sequence[Run], model: str, gpus: int, tensor: int, pipeline: int, batch: int
+) -> float:
+    """Published seconds of a step of the Playbook's for each micro-batch of a replica."""
+    wanted = ("playbook", model, gpus, tensor, pipeline, batch)
+    names = ("source", "model", "gpus", "tensor", "pipeline", "micro_batch")
+    (run,) = (each for each in found if tuple(each.row[name] for name in names) == wanted)
+    tokens = batch * run.row["sequence"] * run.grid.data
+    return tokens / run.published / gpus
 
 
 def _off(each: Run) -> float:
