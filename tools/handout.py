@@ -23,7 +23,10 @@ LEFT_OUT = (
     "lib/course/puzzles/answers/",
 )
 EXERCISES = re.compile(r"^## Exercises\n.*?(?=^## |\Z)", re.MULTILINE | re.DOTALL)
-SOLVED = re.compile(r"^(:::|```)\{(?:solution|code-cell)\}.*?^\1\n\n?", re.MULTILINE | re.DOTALL)
+SOLVED = re.compile(
+    r"^:::\{(?:solution\}|dropdown\} [^\n]*\n:class-container: spoiler\n).*?^:::\n\n?",
+    re.MULTILINE | re.DOTALL,
+)
 CELL = re.compile(r"^```\{code-cell\}.*?^```\n\n?", re.MULTILINE | re.DOTALL)
 ADDRESS = re.compile(r'\b(url|baseurl): "[^"]*"')
 
@@ -35,8 +38,9 @@ def without_solutions(source: Path) -> bytes:
         lab.cells = [cell for cell in lab.cells if not tells(cell)]
         return (str(nbformat.writes(lab)) + "\n").encode()
     if source.parent == ROOT / "book" and source.suffix == ".md":
-        asked = EXERCISES.sub(lambda part: SOLVED.sub("", part[0]), source.read_text())
-        return CELL.sub(lambda cell: "" if "spoiler" in cell[0] else cell[0], asked).encode()
+        text = EXERCISES.sub(lambda part: CELL.sub("", part[0]), source.read_text())
+        text = SOLVED.sub("", text)
+        return CELL.sub(lambda cell: "" if "spoiler" in cell[0] else cell[0], text).encode()
     if source == ROOT / "_config.yml":
         return without_addresses(source.read_text()).encode()
     return source.read_bytes()

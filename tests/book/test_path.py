@@ -1,8 +1,7 @@
-"""The path on the landing page, and the page for instructors that is made from it."""
+"""The path on the landing page, from which the page for instructors takes its minutes."""
 
 import re
 from collections.abc import Iterable
-from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -22,12 +21,12 @@ from course.pages.path import (
     path,
     project_lines,
 )
+from course.pages.teaching import PROJECT
 from tools.readable import Book
 from tools.work import LESSON, ROOT
 
 PATH = path()
 LABS = [lab for chapter in PATH for lab in chapter.labs]
-TEACHING = ROOT / "book" / "teaching.md"
 
 
 UNSEEN = {"remove-cell", "remove-input", "hide-input", "hide-cell"}
@@ -125,24 +124,6 @@ def test_lines_to_write_are_counted_without_definitions_and_docstrings(
     assert project_lines("ring") == 3
 
 
-def test_the_page_for_instructors_has_an_aim_for_each_chapter_and_a_table_for_each_part() -> None:
-    text = TEACHING.read_text()
-    body = text[text.index("## Chapter by chapter") : text.index("## Exercises and their")]
-    sections = re.split(r"^### (.+)\n", body, flags=re.MULTILINE)[1:]
-    found = {
-        part: re.findall(r"^- \*\*(.+?)\.?\*\* .{60,}", section, re.MULTILINE)
-        for part, section in zip(sections[::2], sections[1::2], strict=True)
-    }
-    expected = {
-        part: [chapter.title for chapter in chapters]
-        for part, chapters in groupby(PATH, lambda chapter: chapter.part)
-    }
-    assert found == expected
-    assert re.findall(r'^chapters\("(.+)"\)$', body, re.MULTILINE) == [*expected]
-
-
 def test_every_file_of_the_project_is_somebodys_homework() -> None:
-    (found,) = re.findall(r"^PROJECT = (\{.+?\})$", TEACHING.read_text(), re.MULTILINE | re.DOTALL)
-    files = yaml.safe_load(found)
-    assert sorted(file for each in files.values() for file in each) == sorted(LESSON)
-    assert {*files} <= {chapter.page for chapter in PATH if chapter.labs}
+    assert sorted(file for each in PROJECT.values() for file in each) == sorted(LESSON)
+    assert {*PROJECT} <= {chapter.page for chapter in PATH if chapter.labs}

@@ -1,4 +1,4 @@
-"""Tables of the page for instructors: chapters, their labs and their minutes."""
+"""Tables of the page for instructors: weeks, chapters, their labs and their minutes."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -9,6 +9,24 @@ from course.pages.path import Chapter
 from course.pages.table import table
 
 COURSE = {chapter.page: chapter for chapter in path.path()}
+PROJECT = {  # chapter → the files of the project that belong to it
+    "ring": ["ring"],
+    "ddp": ["ddp"],
+    "zero": ["zero", "zero3"],
+    "fsdp": ["fsdp"],
+    "pipelines": ["pipeline"],
+    "tensor": ["tensor"],
+    "sequences": ["context"],
+    "experts": ["expert"],
+    "keep_going": ["local_sgd"],
+}
+SHORT = {  # chapters, and labs
+    "half a day": ["ring", "lab ring", "ddp", "lab ddp"],
+    "day 1, morning": ["why", "lab why", "ring", "lab ring"],
+    "day 1, afternoon": ["ddp", "lab ddp", "feeding"],
+    "day 2, morning": ["memory", "lab memory", "zero", "lab zero"],
+    "day 2, afternoon": ["fsdp", "lab fsdp", "fsdp_practice", "disagree"],
+}
 
 
 def link(chapter: Chapter) -> str:
@@ -16,23 +34,22 @@ def link(chapter: Chapter) -> str:
     return f"[{chapter.title}]({chapter.page}.html)"
 
 
-def chapters(part: str) -> Markdown:
-    """The chapters of a part, their exercises, and minutes for each."""
-    rows = [_row(chapter) for chapter in COURSE.values() if chapter.part == part]
-    return table(["chapter", "read", "exercises at its end", "lab", "graded in the lab"], rows)
+def weeks(plan: Mapping[str, str]) -> Markdown:
+    """Each week's chapters and aim, with minutes to read, for exercises on paper and for labs."""
+    rows = [[week, *_week(pages.split(), aim)] for week, (pages, aim) in enumerate(plan.items(), 1)]
+    parts = "minutes = read + exercises + labs"
+    return table(["week", "chapters", "students learn to", parts, "lines of the project"], rows)
 
 
-def in_all(pages: Iterable[str], project: Mapping[str, Sequence[str]]) -> list[int]:
-    """Minutes for chapters, for exercises on paper and for labs; lines of the project."""
-    pages = list(pages)
-    found = [COURSE[page] for page in pages]
-    files = [file for page in pages for file in project.get(page, [])]
-    return [
-        sum(chapter.minutes for chapter in found),
-        path.PAPER * sum(len(path.on_paper(chapter)) for chapter in found),
-        sum(map(_lab_minutes, found)),
-        sum(map(path.project_lines, files)),
-    ]
+def work_of(pages: str) -> int:
+    """Minutes for some chapters, "ddp feeding", their exercises and their labs."""
+    return sum(_parts_of(pages.split()))
+
+
+def chapters() -> Markdown:
+    """All chapters, their exercises, and minutes for each."""
+    head = ["chapter", "read", "exercises at its end", "lab", "graded in the lab"]
+    return table(head, map(_row, COURSE.values()))
 
 
 def minutes(items: Iterable[str]) -> int:
@@ -47,6 +64,23 @@ def schedule(sessions: Mapping[str, Sequence[str]]) -> Markdown:
         for when, items in sessions.items()
     ]
     return table(["when", "what", "minutes"], rows)
+
+
+def _week(pages: Sequence[str], aim: str) -> list[object]:
+    parts = _parts_of(pages)
+    lines = sum(path.project_lines(file) for page in pages for file in PROJECT.get(page, []))
+    names = "; ".join(link(COURSE[page]) for page in pages)
+    return [names, aim, f"{sum(parts)} = {' + '.join(map(str, parts))}", lines or ""]
+
+
+def _parts_of(pages: Iterable[str]) -> list[int]:
+    """Minutes to read some chapters, for their exercises on paper, and for their labs."""
+    found = [COURSE[page] for page in pages]
+    return [
+        sum(chapter.minutes for chapter in found),
+        path.PAPER * sum(len(path.on_paper(chapter)) for chapter in found),
+        sum(map(_lab_minutes, found)),
+    ]
 
 
 def _row(chapter: Chapter) -> list[object]:
