@@ -1,25 +1,23 @@
 """The path on the landing page, from which the page for instructors takes its minutes."""
 
 import re
-from collections.abc import Iterable
+from itertools import groupby
 from pathlib import Path
 
 import pytest
 import yaml
 
 from course.pages.path import (
-    GRADED,
-    LINES,
-    RIDDLE,
-    WORDS,
-    Chapter,
-    Lab,
+    FURTHER,
+    ROAD,
     cells,
-    exercises,
     graded,
+    lab_time,
     on_paper,
     path,
     project_lines,
+    reading_time,
+    road,
 )
 from course.pages.teaching import PROJECT
 from tools.readable import Book
@@ -27,40 +25,6 @@ from tools.work import LESSON, ROOT
 
 PATH = path()
 LABS = [lab for chapter in PATH for lab in chapter.labs]
-
-
-UNSEEN = {"remove-cell", "remove-input", "hide-input", "hide-cell"}
-NO_PROSE = re.compile(r"```.*?```|\$\$.*?\$\$|\{[\w:]+\}|\]\([^)]*\)", re.DOTALL)
-
-
-def reading_time(chapter: Chapter) -> float:
-    """Estimated minutes for a chapter without its exercises; each figure takes one."""
-    text = (ROOT / "book" / f"{chapter.page}.md").read_text()
-    before, _, rest = text.partition("\n## Exercises")
-    text = before + rest[rest.find("\n## ") :]
-    cells = re.findall(r"```\{code-cell\}.*\n((?:.*\n)*?)```", text)
-    code = [cell for cell in cells if not any(tag in cell for tag in UNSEEN)]
-    figures = len(re.findall(r"^    name: fig-|\{lab-figure\}", text, re.MULTILINE))
-    return _words([text]) / WORDS + _lines(code) / LINES + figures
-
-
-def lab_time(lab: Lab) -> float:
-    """Estimated minutes for a lab with its exercises."""
-    found = cells(lab)
-    prose = [source for kind, source, _ in found if kind == "markdown"]
-    code = [(source, tags) for kind, source, tags in found if kind == "code"]
-    seen = [source for source, tags in code if not UNSEEN & {*tags}]
-    folded = sum("hide-cell" in tags for _, tags in code) - len(exercises(lab))
-    answers = GRADED * len(exercises(lab)) + RIDDLE * folded
-    return _words(prose) / WORDS + _lines(seen) / LINES + answers
-
-
-def _words(texts: Iterable[str]) -> int:
-    return sum(len(re.findall(r"[A-Za-z0-9][\w'-]*", NO_PROSE.sub("", text))) for text in texts)
-
-
-def _lines(cells: Iterable[str]) -> int:
-    return sum(len(cell.splitlines()) for cell in cells)
 
 
 def test_the_path_is_the_table_of_contents() -> None:
@@ -104,6 +68,22 @@ def test_times_are_what_the_rule_says_to_five_minutes() -> None:
     assert not offenders, "\n".join(offenders)
     with_labs = [chapter.minutes for chapter in PATH if chapter.labs]
     assert all(minutes % 5 == 0 for minutes in [*with_labs, *(lab.minutes for lab in LABS)])
+
+
+def test_the_road_leads_from_the_first_page_to_the_end_of_the_ring_within_an_hour() -> None:
+    assert tuple(chapter.page for chapter in PATH[: len(ROAD)]) == ROAD
+    assert 45 < road() <= 60
+
+
+def test_a_lab_on_the_road_begins_there_and_says_what_is_for_later() -> None:
+    for lab in (lab for chapter in PATH if chapter.page in ROAD for lab in chapter.labs):
+        texts = [source for kind, source, _ in cells(lab) if kind == "markdown"]
+        parts = re.findall(r"^## .+", "\n".join(texts), re.MULTILINE)
+        assert parts[:2] == ["## On the road", FURTHER], lab.name
+        (first,) = re.findall(r"; the first (\d+) are on the road\.\*", texts[0])
+        assert int(first) == round(lab_time(lab, on_road=True)), lab.name
+        (more,) = re.findall(r"What follows takes another (\d+) minutes", "\n".join(texts))
+        assert abs(int(first) + int(more) - lab.minutes) < 5, lab.name
 
 
 def test_exercises_are_those_of_the_pages() -> None:

@@ -3,12 +3,16 @@
 import ast
 import json
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[3]
 WORDS, LINES = 175, 20  # per minute: of prose, and of code in visible cells
 PAPER, GRADED, RIDDLE = 5, 10, 2  # minutes for an exercise, for a folded answer in a lab
+ROAD, FURTHER = ("why", "map_reduce", "collectives", "ring"), "## Further on"
+UNSEEN = {"remove-cell", "remove-input", "hide-input", "hide-cell"}
+NO_PROSE = re.compile(r"```.*?```|\$\$.*?\$\$|\{[\w:]+\}|\]\([^)]*\)", re.DOTALL)
 
 CARD = re.compile(r"^:::\{grid-item-card\} \d+ · (.+)\n((?:.*\n)*?):::$", re.MULTILINE)
 ENTRY = re.compile(r"\*\*\[(.+)\]\((\w+)\.md\)\*\* · (\d+) min<br>")
@@ -45,6 +49,53 @@ def hours() -> tuple[float, float]:
     chapters = path()
     labs = sum(lab.minutes for chapter in chapters for lab in chapter.labs)
     return sum(chapter.minutes for chapter in chapters) / 60, labs / 60
+
+
+def road() -> float:
+    """Minutes from the first page to the end of the ring, with the labs' parts on the road."""
+    chapters = [chapter for chapter in path() if chapter.page in ROAD]
+    labs = [lab for chapter in chapters for lab in chapter.labs]
+    return sum(reading_time(c, on_road=True) for c in chapters) + sum(
+        lab_time(lab, on_road=True) for lab in labs
+    )
+
+
+def reading_time(chapter: Chapter, *, on_road: bool = False) -> float:
+    """Estimated minutes for a chapter without its exercises; each figure takes one.
+
+    `on_road`: only up to the heading after which it goes further than the road.
+    """
+    text = (ROOT / "book" / f"{chapter.page}.md").read_text()
+    before, _, rest = text.partition("\n## Exercises")
+    text = before + rest[rest.find("\n## ") :]
+    if on_road:
+        text = text.partition(f"\n{FURTHER}\n")[0]
+    cells = re.findall(r"```\{code-cell\}.*\n((?:.*\n)*?)```", text)
+    code = [cell for cell in cells if not any(tag in cell for tag in UNSEEN)]
+    figures = len(re.findall(r"^    name: fig-|\{lab-figure\}", text, re.MULTILINE))
+    return _words([text]) / WORDS + _lines(code) / LINES + figures
+
+
+def lab_time(lab: Lab, *, on_road: bool = False) -> float:
+    """Estimated minutes for a lab with its exercises, or for what it has on the road."""
+    found = cells(lab)
+    if on_road:
+        (end,) = (i for i, (_, source, _) in enumerate(found) if source.startswith(FURTHER))
+        found = found[:end]
+    prose = [source for kind, source, _ in found if kind == "markdown"]
+    code = [(source, tags) for kind, source, tags in found if kind == "code"]
+    seen = [source for source, tags in code if not UNSEEN & {*tags}]
+    asked = sum(tag.startswith("exercise-") for _, tags in code for tag in tags)
+    riddles = sum("hide-cell" in tags for _, tags in code) - asked
+    return _words(prose) / WORDS + _lines(seen) / LINES + GRADED * asked + RIDDLE * riddles
+
+
+def _words(texts: Iterable[str]) -> int:
+    return sum(len(re.findall(r"[A-Za-z0-9][\w'-]*", NO_PROSE.sub("", text))) for text in texts)
+
+
+def _lines(cells: Iterable[str]) -> int:
+    return sum(len(cell.splitlines()) for cell in cells)
 
 
 def _chapter(part: str, entry: str) -> Chapter:
