@@ -1,7 +1,6 @@
 """The path on the landing page, from which the page for instructors takes its minutes."""
 
 import re
-from itertools import groupby
 from pathlib import Path
 
 import pytest
