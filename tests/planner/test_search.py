@@ -1,6 +1,7 @@
 """A search of grids as it is asked, and what it says: sentences, JSON, refusals."""
 
 import json
+import re
 from functools import partial
 from typing import Any
 
@@ -53,6 +54,25 @@ def test_twice_of_what_binds_helps_and_of_what_is_idle_does_not() -> None:
     assert "twice the NVLink 0%" in said
     assert "The second takes" in said
     assert "it loses" in said
+
+
+def test_each_grid_says_what_binds_it_and_the_best_where_its_groups_lie() -> None:
+    found = minidist.search(LARGE, "H100", 16_384, 2048)
+    first, fourth = found.best[0], found.best[3]
+    share = first.spent["tensor"] / first.seconds
+    assert first.binds.endswith(f"%, tensor parallelism {share:.0%}")
+    assert re.search(r"^compute \d+%; memory: would need \d+ GB with nothing re", fourth.binds)
+    assert "Tensor 8 fills an NVLink domain of 8 GPUs; context, data and pipeline" in str(found)
+    told = found.as_dict()["best"]
+    assert [each["binds"] for each in told] == [each.binds for each in found.best]
+    flat = " ".join(repr(found).split())
+    assert all(f"> {each.binds}" in flat for each in found.best)
+
+
+def test_a_share_that_rounds_to_nothing_is_not_named() -> None:
+    found = minidist.search(SMALL, "H100", 8, 64)
+    assert found.best[0].binds == "compute 100%"
+    assert " 0%" not in found.reasons[0]
 
 
 def test_what_is_bought_is_spent_on_another_grid() -> None:

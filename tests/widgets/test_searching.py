@@ -81,6 +81,7 @@ def test_it_starts_with_the_table_that_is_there_without_scripts(pages: Pages) ->
     rows = table(page.locator("figure"))[2:]
     assert [row[2] for row in rows] == [seconds_text(each.seconds) for each in best]
     assert [row[3] for row in rows] == [f"{each.mfu:.0%}" for each in best]
+    assert [row[1].split("|")[2] for row in rows] == [each.binds for each in best]
 
 
 @pytest.mark.parametrize(
@@ -97,9 +98,12 @@ def test_an_answer_is_python_s(desk: Page, texts: dict[str, str]) -> None:
     words = said(desk)
     assert words.startswith(f"Of the best grid's {seconds_text(right['best'][0]['seconds'])} most")
     (caption, *_), _, *rows = table(desk.locator("figure"))
+    assert words.endswith(right["best"][0]["placed"])
     assert f"{right['tried']:,} grids" in caption
     for place, (row, each) in enumerate(zip(rows, right["best"], strict=True)):
-        texts_ = searching.degrees_text(each["grid"]), searching.rest_text(each["grid"])
+        ways = each["grid"]
+        how = searching.rest_text(ways), searching.binds_text(each)
+        texts_ = searching.degrees_text(ways), *how
         assert row[:2] == [str(place + 1), "|".join(texts_)]
         assert row[2] == seconds_text(each["seconds"])
         assert row[4] == scaled(each["peak"], "B", searching.BYTES)

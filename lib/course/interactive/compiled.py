@@ -29,6 +29,7 @@ MODULES = (  # each imports from those before it
     "minidist.formulas.step",
     "minidist.formulas.refusals",
     "minidist.formulas.grids",
+    "minidist.formulas.reasons",
     "course.timing.backward",
     "course.interactive.in_page",
 )

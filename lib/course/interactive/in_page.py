@@ -14,6 +14,7 @@ from minidist.formulas.inputs import Question, TrainingStep
 from minidist.formulas.inside import tensor_parallel
 from minidist.formulas.links import into_nodes
 from minidist.formulas.models import gpt, llama, mixture, part, tensors
+from minidist.formulas.reasons import binds, placed
 from minidist.formulas.step import forecast, names_of, phases, traffic, works
 from minidist.schedule.lanes import busy, end, spans
 from minidist.schedule.steps import COMPUTE, NETWORK
@@ -205,6 +206,8 @@ def searched(
         row = {"grid": written(one["grid"]), "seconds": seconds, "peak": forecast_["peak"]}
         row["mfu"] = mfu(step, seconds / step.accumulated)
         row["spent"] = spent(step, one["grid"].strategy, forecast_)
+        row["binds"] = binds(question, one["grid"], row["spent"])
+        row["placed"] = placed(one["grid"], gpu.per_node)
         found["best"].append(row)
     if len(found["best"]) == 0 and told["tried"] > 0:
         least = told["least"]

@@ -24,7 +24,7 @@ from minidist.memory.state import bytes_each
 from minidist.planner.hardware import H100
 from minidist.planner.jobs import SEQUENCE
 from minidist.planner.planner import ROOM
-from minidist.planner.search import DEGREES
+from minidist.planner.search import DEGREES, SEEN
 from minidist.planner.search import NAMES as SPENT
 
 # As `models.mixture` takes it, with latent attention as plain attention of as many parameters.
@@ -56,7 +56,7 @@ def search_slider() -> Slider:
     )  # fmt: skip
     data = {
         "gpus": GPUS, "each": EACH[AUTOCAST_ADAM], "room": ROOM, "names": NAMES, "shown": SHOWN,
-        "orders": ORDERS, "spent": SPENT, "first": found,
+        "orders": ORDERS, "spent": SPENT, "seen": SEEN, "first": found,
     }  # fmt: skip
     title = "My model, my GPUs, my batch: which grid?"
     return Slider("search", title, controls, data, still(found))
@@ -71,12 +71,12 @@ def still(found: Mapping[str, Any]) -> str:
             f"{each['mfu']:.0%}",
             scaled(each["peak"], "B", BYTES),
         ]
-        grid = (
-            f"{escape(degrees_text(each['grid']))}<small>{escape(rest_text(each['grid']))}</small>"
-        )
+        ways, how = degrees_text(each["grid"]), (rest_text(each["grid"]), binds_text(each))
+        grid = escape(ways) + "".join(f"<small>{escape(text)}</small>" for text in how)
         cells = [str(place + 1), grid, *texts]
         rows.append("".join(f"<td>{cell}</td>" for cell in cells))
-    heads = "".join(f'<th scope="col">{head}</th>' for head in ("#", "grid", "step", "MFU", "peak"))
+    columns = ("#", "grid, and what binds it", "step", "MFU", "peak")
+    heads = "".join(f'<th scope="col">{head}</th>' for head in columns)
     caption = f"The fastest of {found['tried']:,} grids, each with other degrees:"
     return (
         f'<div class="still"><table class="found"><caption>{caption}</caption>'
@@ -97,3 +97,14 @@ def rest_text(grid: Mapping[str, Any]) -> str:
     works = f"{SHOWN[grid['order']]}{stages}; " if grid["pipeline"] > 1 else ""
     rest = f"micro-batch {grid['batch']}; recompute {grid['recompute']}"
     return f"{NAMES[grid['strategy']]}; {works}{rest}"
+
+
+def binds_text(found: Mapping[str, Any]) -> str:
+    """What keeps a step from being shorter, as `planner.search.Found` has it."""
+    shares = {name: takes / found["seconds"] for name, takes in found["spent"].items()}
+    bound, compute = found["binds"], f"compute {shares['compute']:.0%}"
+    if bound["needs"]:
+        needs, how = scaled(bound["needs"], "B", BYTES), NAMES.get(bound["how"], bound["how"])
+        return f"{compute}; memory: would need {needs} with {how}"
+    share = shares[bound["part"]]
+    return f"{compute}, {SPENT[bound['part']]} {share:.0%}" if share > SEEN else compute

@@ -142,6 +142,9 @@ class Grid(NamedTuple):
     recompute: str = "none"  #: or "selective", or "full"
 
 
+ORDERS = ("1f1b", "zero_bubble", "dualpipe")  # of a pipeline's work
+
+
 class Question(NamedTuple):
     """What a search is about."""
 
@@ -152,7 +155,7 @@ class Question(NamedTuple):
     samples: int  #: of a step, of all ranks together
     limit: float  #: bytes that may be used of each GPU
     fused_loss: bool = False
-    orders: Sequence[str] = ("1f1b", "zero_bubble", "dualpipe")  #: that a pipeline may have
+    orders: Sequence[str] = ORDERS  #: that a pipeline may have
     contexts: int = 64  #: ranks that may split a sequence
     faster: float = 1.0  #: how many times as fast as in bf16 the blocks' matrices are
     ways: Sequence[str] = ("single", "ddp", "zero1", "fsdp_kept", "fsdp", "hsdp")  #: strategies

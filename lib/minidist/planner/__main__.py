@@ -13,10 +13,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, NoReturn
 
+from minidist.formulas.inputs import ORDERS
 from minidist.planner.hardware import FASTER
 from minidist.planner.jobs import SEQUENCE, SHAPES, sized
 from minidist.planner.planner import plan
-from minidist.planner.search import ORDERS, search
+from minidist.planner.search import search
 from minidist.planner.sizes import Sizes
 from minidist.schedule.checks import whole_number
 

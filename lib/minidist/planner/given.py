@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from minidist.formulas import grids
-from minidist.formulas.inputs import Grid, Question
+from minidist.formulas.inputs import ORDERS, Grid, Question
 from minidist.formulas.models import experts_of
-from minidist.planner.search import DEGREES, ORDERS, Found, priced
+from minidist.planner.search import DEGREES, Found, priced
 from minidist.schedule.checks import whole_number
 
 

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from minidist.formulas import grids
 from minidist.formulas.compute import mfu
-from minidist.formulas.inputs import Grid, Question
+from minidist.formulas.inputs import ORDERS, Gpu, Grid, Question
+from minidist.formulas.reasons import binds, placed
 from minidist.formulas.step import forecast
 from minidist.memory.state import AUTOCAST, DtypePolicy
 from minidist.planner.hardware import ACCELERATORS, Accelerator, faster
@@ -33,7 +34,7 @@ from minidist.planner.sizes import Sizes
 from minidist.schedule.checks import whole_number
 
 KEEP = 5
-ORDERS = ("1f1b", "zero_bubble", "dualpipe")
+SEEN = 0.005  # of a step, the least share that is named
 DEGREES = ("data", "tensor", "pipeline", "context", "expert")
 NAMES = {
     "compute": "compute", "recomputation": "recomputation", "tensor": "tensor parallelism",
@@ -41,7 +42,7 @@ NAMES = {
     "borders": "waiting at the pipeline's borders", "data": "exchanges between replicas",
     "update": "the optimizer's update",
 }  # fmt: skip
-BOUGHT: dict[str, Callable[[Accelerator], Accelerator]] = {
+BOUGHT: dict[str, Callable[[Gpu], Gpu]] = {
     "twice the compute": lambda gpu: gpu._replace(flops=2 * gpu.flops),
     "twice the network": lambda gpu: gpu._replace(network=2 * gpu.network),
     "twice the NVLink": lambda gpu: gpu._replace(nvlink=2 * gpu.nvlink),
@@ -57,6 +58,7 @@ class Found:
     forecast: Forecast
     spent: dict[str, float]  #: seconds of a step, by what they go to
     mfu: float  #: as others publish it: see `formulas.compute.mfu`
+    bound: dict[str, Any]  #: by what: see `formulas.reasons.binds`
 
     @property
     def seconds(self) -> float:
@@ -64,15 +66,19 @@ class Found:
 
     @property
     def binds(self) -> str:
-        """What takes longest beside compute."""
-        others = {name: takes for name, takes in self.spent.items() if name != "compute"}
-        return NAMES[max(others, key=others.__getitem__)]
+        """Compute's share of a step, and what else keeps it from being shorter."""
+        compute = f"compute {self.spent['compute'] / self.seconds:.0%}"
+        if self.bound["needs"]:
+            needs = in_bytes(self.bound["needs"])
+            return f"{compute}; memory: would need {needs} with {self.bound['how']}"
+        share = self.spent[self.bound["part"]] / self.seconds
+        return f"{compute}, {NAMES[self.bound['part']]} {share:.0%}" if share > SEEN else compute
 
     def __str__(self) -> str:
         grid, parts = self.grid, [self.grid.strategy]
         parts += [f"{name} {getattr(grid, name)}" for name in DEGREES if getattr(grid, name) > 1]
         if grid.pipeline > 1:
-            stages = f" with {grid.interleaved} stages a rank" if grid.interleaved > 1 else ""
+            stages = f" with {grid.interleaved} stages per rank" if grid.interleaved > 1 else ""
             parts.append(grid.order.replace("_", " ").replace("1f1b", "1F1B") + stages)
         parts.append(f"micro-batch {grid.batch}")
         parts.append(f"recompute {grid.recompute}")
@@ -91,12 +97,15 @@ class Search:
     tried: int  #: grids that there are, strategies not counted
     priced: int  #: of these, with their strategies, those whose step was priced
 
-    def __str__(self) -> str:
-        lines = [f"{'':3}{'step':>8}{'MFU':>5}{'peak':>9}  grid"] if self.best else []
+    def __repr__(self) -> str:
+        lines = [f"{'':3}{'step':>8}{'MFU':>5}{'peak':>9}  grid, and what binds it"]
         for place, each in enumerate(self.best):
             peak = in_bytes(each.forecast.peak)
             head = f"{place + 1:<3}{in_seconds(each.seconds):>8}{each.mfu:>5.0%}{peak:>9}  "
-            lines += wrap(f"{head}{each}", WIDTH, subsequent_indent=" " * len(head))
+            indent = " " * len(head)
+            lines += wrap(f"{head}{each}", WIDTH, subsequent_indent=indent)
+            lines += wrap(f"{indent}> {each.binds}", WIDTH, subsequent_indent=f"{indent}  ")
+        lines = lines if self.best else []
         return "\n".join([*lines, *(fill(each, WIDTH) for each in self.reasons)])
 
     def as_dict(self) -> dict[str, Any]:
@@ -113,6 +122,7 @@ class Search:
                     "mfu": each.mfu,
                     "peak": each.forecast.peak,
                     "spent": each.spent,
+                    "binds": each.binds,
                 }
                 for each in self.best
             ],
@@ -157,15 +167,18 @@ def search(
 
     Raises ValueError or TypeError that names the argument.
     """
-    question = asked(
-        model, hardware, ranks, samples, sample=sample, policy=policy, precision=precision,
-        optimizer=optimizer, fused_loss=fused_loss, orders=orders, context=context,
+    whole_number("context", context, 1)
+    if not orders or not {*orders} <= {*ORDERS}:
+        raise ValueError(f"orders: expected some of {', '.join(ORDERS)}, got {orders!r}")
+    question = asked(model, hardware, ranks, samples, sample)
+    question = question._replace(
+        each=each_of(question.sizes, policy, optimizer), fused_loss=fused_loss, orders=orders,
+        contexts=context, faster=faster(question.gpu, precision), muon=optimizer == "muon",
     )  # fmt: skip
     told = grids.search(question, KEEP)
     best = tuple(priced(question, each["grid"]) for each in told["best"])
-    gpu = accelerator(hardware)
-    why = _reasons(question, gpu, best) if best else _nothing_fits(question, told["least"])
-    return Search(gpu, ranks, samples, best, why, told["tried"], told["priced"])
+    why = _reasons(question, best) if best else _nothing_fits(question, told["least"])
+    return Search(accelerator(hardware), ranks, samples, best, why, told["tried"], told["priced"])
 
 
 def asked(
@@ -173,28 +186,14 @@ def asked(
     hardware: Accelerator | str,
     ranks: int,
     samples: int,
-    *,
     sample: Tensor | None = None,
-    policy: DtypePolicy = AUTOCAST,
-    precision: str = "bf16",
-    optimizer: str = "adam",
-    fused_loss: bool = False,
-    orders: tuple[str, ...] = ORDERS,
-    context: int = 64,
 ) -> Question:
-    """The question that `search` answers; arguments as there."""
+    """The question that `search` answers by default: bf16 autocast, AdamW, all orders."""
     whole_number("ranks", ranks, 1)
     whole_number("samples", samples, 1)
-    whole_number("context", context, 1)
-    if not isinstance(policy, DtypePolicy):
-        raise ValueError(f"policy: expected a DtypePolicy, such as MIXED, got {policy!r}")
-    if not orders or not {*orders} <= {*ORDERS}:
-        raise ValueError(f"orders: expected some of {', '.join(ORDERS)}, got {orders!r}")
     gpu, sizes = accelerator(hardware), sizes_of(model, sample)
-    return Question(
-        sizes, gpu, each_of(sizes, policy, optimizer), ranks, samples, ROOM * gpu.memory,
-        fused_loss, orders, context, faster(gpu, precision), muon=optimizer == "muon",
-    )  # fmt: skip
+    each = each_of(sizes, AUTOCAST, "adam")
+    return Question(sizes, gpu, each, ranks, samples, ROOM * gpu.memory)
 
 
 def priced(question: Question, grid: Grid) -> Found:
@@ -202,24 +201,27 @@ def priced(question: Question, grid: Grid) -> Found:
     step = grids.step_of(question, grid)
     told = forecast(step, grid.strategy)
     needed = mfu(step, told["overlapped"] / step.accumulated)
-    return Found(grid, Forecast(**told), grids.spent(step, grid.strategy, told), needed)
+    spent = grids.spent(step, grid.strategy, told)
+    return Found(grid, Forecast(**told), spent, needed, binds(question, grid, spent))
 
 
 # ---- why ----
 
 
-def _reasons(question: Question, gpu: Accelerator, best: tuple[Found, ...]) -> tuple[str, ...]:
-    first = best[0]
+def _reasons(question: Question, best: tuple[Found, ...]) -> tuple[str, ...]:
+    first, gpu = best[0], question.gpu
     longest = sorted(first.spent, key=lambda name: -first.spent[name])[:4]
     goes = ", ".join(
         f"{NAMES[name]} {first.spent[name] / first.seconds:.0%}"
         for name in longest
-        if first.spent[name] > 0
+        if first.spent[name] > SEEN * first.seconds
     )
     reasons = [f"Of a step of {in_seconds(first.seconds)}, these take most: {goes}."]
+    if question.ranks > 1:
+        reasons.append(placed(first.grid, gpu.per_node))
     if len(best) > 1:
         reasons.append(_lost(first, best[1]))
-    reasons.append(_bought(question, gpu, first))
+    reasons.append(_bought(question, first))
     return (*reasons, *taken(gpu, question.faster))
 
 
@@ -236,11 +238,11 @@ def _lost(first: Found, second: Found) -> str:
     return f"{text}."
 
 
-def _bought(question: Question, gpu: Accelerator, first: Found) -> str:
+def _bought(question: Question, first: Found) -> str:
     """What twice of each resource would gain, in the best grid that there is then."""
     gains = []
     for what, changed in BOUGHT.items():
-        richer = changed(gpu)
+        richer = changed(question.gpu)
         again = question._replace(gpu=richer, limit=ROOM * richer.memory)
         takes = grids.search(again, 1)["best"][0]["forecast"]["overlapped"]
         gains.append(f"{what} {first.seconds / takes - 1:.0%}")
@@ -275,7 +277,7 @@ def _nothing_fits(question: Question, least: dict[str, Any] | None) -> tuple[str
 
 def _text(grid: Grid) -> str:
     """The grid as `Found` writes it."""
-    return str(Found(grid, None, {}, 0.0))  # type: ignore[arg-type]
+    return str(Found(grid, None, {}, 0.0, {}))  # type: ignore[arg-type]
 
 
 def frontier(

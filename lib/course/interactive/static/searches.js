@@ -67,7 +67,7 @@
     if (!answer) return { says: "Searching all grids …" };
     if (!answer.best.length) return { says: sayNothing(answer, values, data) };
     own.table ??= tableOf(answer, data, own, again);
-    const says = sayWhy(answer.best, own.row, data.spent);
+    const says = `${sayWhy(answer.best, own.row, data.spent)} ${answer.best[0].placed}`;
     return { table: own.table, node: barsOf(answer.best, own.row, data.spent), legend: KINDS, says };
   }
 
@@ -80,16 +80,24 @@
     return `${names[strategy]}; ${works}micro-batch ${batch}; recompute ${recompute}`;
   }
 
+  function bindsText({ seconds, spent, binds: { part, needs, how } }, { seen, spent: parts, names }) {
+    const share = (name) => percentText(spent[name], seconds);
+    const computes = `compute ${share("compute")}`;
+    if (needs) return `${computes}; memory: would need ${bytesText(needs)} with ${names[how] ?? how}`;
+    return spent[part] > seen * seconds ? `${computes}, ${parts[part]} ${share(part)}` : computes;
+  }
+
   function tableOf({ best, tried }, data, own, again) {
-    const heads = ["#", "grid", "step", "MFU", "peak"].map((text) => html("th", { scope: "col" }, text));
-    const rows = best.map(({ grid, seconds, mfu, peak }, row) => {
+    const heads = ["#", "grid, and what binds it", "step", "MFU", "peak"].map((text) => html("th", { scope: "col" }, text));
+    const rows = best.map((each, row) => {
+      const { grid, seconds, mfu, peak } = each;
       const input = html("input", { type: "radio", name: own.name, "aria-label": `Bars of grid ${row + 1}` });
       input.checked = row === own.row;
       input.addEventListener("change", () => ((own.row = row), again()));
       const cells = [tickText(seconds), percentText(mfu, 1), bytesText(peak)];
       return html("tr", {},
         html("td", {}, html("label", {}, input, `${row + 1}`)),
-        html("td", {}, degreesText(grid), html("small", {}, restText(grid, data))),
+        html("td", {}, degreesText(grid), ...[restText(grid, data), bindsText(each, data)].map((text) => html("small", {}, text))),
         ...cells.map((text) => html("td", {}, text)));
     });
     return html("table", { class: "found" },
