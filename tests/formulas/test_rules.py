@@ -19,7 +19,6 @@ from minidist.planner.planner import ROOM
 from minidist.planner.sizes import Sizes
 
 EACH = bytes_each(AUTOCAST, "adam")
-DOMAIN = H100._replace(per_node=64)  # as in a rack that NVLink joins
 
 
 def question(job: Sizes, ranks: int, samples: int, gpu: Gpu = H100, **how: Any) -> Question:
@@ -105,20 +104,6 @@ def test_inside_a_node_tensor_parallelism_takes_no_load_off_the_network() -> Non
         assert rules.hidden_from(LARGE, H100, ranks, 8, 2) < 0.52 * needs[8], "so do two stages"
     many = [rules.hidden_from(MEDIUM, H100, 4096, t) for t in (1, 8)]
     assert many[1] < 0.6 * many[0], "where a ring's latencies bind, it is shorter"
-
-
-def test_beside_fsdp_in_one_domain_the_best_tensor_degree_is_the_rule_s() -> None:
-    """Within a factor of two, and the nearest power of two is within a third of the best."""
-    for name, tokens in product(("medium", "large"), (128, 256, 512, 1024, 2048)):
-        job, takes = sized(name, tokens), {}
-        for tensor in (1, 2, 4, 8, 16, 32):
-            now = step(job, 64, 64, DOMAIN, tensor=tensor, batch=tensor)
-            takes[tensor] = forecast(now, "fsdp")["overlapped"]
-        rule = rules.best_tensor_beside_fsdp(job, DOMAIN, tokens)
-        best = min(takes, key=takes.__getitem__)
-        nearest = min(takes, key=lambda t: max(t / rule, rule / t))
-        assert 0.5 < best / rule < 2, (name, tokens)
-        assert takes[nearest] < 1.34 * takes[best], (name, tokens)
 
 
 # ---- pipeline ----
@@ -254,16 +239,6 @@ def test_experts_that_have_few_tokens_are_as_slow_as_the_rule_says() -> None:
         now = step(mixture(2048, experts, 8, tokens), 64, 64, expert=expert)
         rule = rules.few_tokens_loss(tokens, experts, 8, expert)
         assert compute.slowed(now) - 1 == pytest.approx(rule, rel=1e-3)
-
-
-def test_tokens_travel_below_the_rule_s_count_and_weights_above() -> None:
-    """Within a quarter: with experts on 16 ranks, a sixteenth of the weights travels still."""
-    for hidden, experts, active in ((2048, 64, 8), (2048, 128, 8), (1024, 64, 4)):
-        rule = rules.tokens_travel_below(H100, hidden, experts, active, 16)
-        for tokens, travel in ((0.8 * rule, True), (1.25 * rule, False)):
-            job = mixture(hidden, experts, active, 64 * round(tokens / 64))
-            way = [forecast(step(job, 64, 64, expert=x), "fsdp")["communication"] for x in (1, 16)]
-            assert (way[1] < way[0]) == travel, (hidden, experts, active, tokens, way)
 
 
 def test_without_expert_parallelism_weights_need_as_many_times_the_tokens_to_hide() -> None:

@@ -119,7 +119,7 @@ def rungs_of(
 def over_ethernet(micro_batches: int) -> dict[str, tuple[float, float]]:
     """Strategy → seconds of a step of the medium job, and GB of a rank's peak, on a slow network.
 
-    On 128 GPUs, whose nodes have one 100 Gb/s card each, with one sequence of 8,192 tokens in each
+    On 128 GPUs, whose nodes have one 100 Gb/s NIC each, with one sequence of 8,192 tokens in each
     micro-batch; ZeRO-1 and ZeRO-2 recompute. From the second micro-batch on gradients are there as
     backward begins.
     """

@@ -99,17 +99,17 @@ def placed(grid: Grid, per_node: int) -> str:
     domain = f"an NVLink domain of {per_node} GPUs"
     if len(across) == 0:
         return f"All ranks share {domain}, and nothing crosses the network."
-    leave = f"{listed(across)} {'crosses' if len(across) == 1 else 'cross'} the network."
+    leave = f"{in_sentence(across)} {'crosses' if len(across) == 1 else 'cross'} the network."
     if len(inside) == 0:
         return f"No group fits in {domain}: {leave}"
     verb = "fill" if widest == per_node else "stay inside"
     if len(inside) == 1:
         verb = "fills" if widest == per_node else "stays inside"
-    names = listed(inside)
+    names = in_sentence(inside)
     return f"{names[0].upper()}{names[1:]} {verb} {domain}; {leave}"
 
 
-def listed(names: list[str]) -> str:
+def in_sentence(names: list[str]) -> str:
     """Names in a sentence: "a", "a and b", "a, b and c"."""
     if len(names) == 1:
         return names[0]

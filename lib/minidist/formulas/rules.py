@@ -92,19 +92,6 @@ def hidden_from(
     return max(gather / takes, backward / 2 / takes)
 
 
-def best_tensor_beside_fsdp(sizes: Shape, gpu: Gpu, tokens: float) -> float:
-    """The tensor degree, no whole number, that is best beside FSDP inside one NVLink domain.
-
-    There a gather's bytes fall with T and tensor parallelism's grow with it. `tokens`: per GPU.
-    If neither hides, 8 p / T + 16 n D (T - 1) bytes of a layer are least at T = √(p / 2 n D); and
-    from T = 3 p β / (w n) on, at which backward's 6 p / T bytes hide, more gains nothing.
-    """
-    part, takes = sizes.largest_unit, layer_seconds(sizes, gpu)
-    hides = 3 * part / gpu.nvlink / takes / tokens
-    least = math.sqrt(part / (2 * tokens * sizes.width))
-    return max(1.0, min(hides, least))
-
-
 # ---- pipeline ----
 
 
@@ -232,14 +219,3 @@ def few_tokens_loss(tokens: float, experts: int, active: int, expert: int) -> fl
     Of a micro-batch of so many `tokens` per GPU, an expert gets k X / E, from X ranks.
     """
     return FEW * experts / (tokens * active * expert)
-
-
-def tokens_travel_below(gpu: Gpu, hidden: int, experts: int, active: int, expert: int) -> float:
-    """Tokens per GPU and micro-batch below which they travel faster to experts than weights do.
-
-    FSDP brings 8 bytes of each of an expert's 3 D H parameters to each node; 8 k D bytes of a token
-    leave its GPU for others' nodes.
-    """
-    local = min(expert, gpu.per_node)
-    takes = max((local - 1) / gpu.nvlink, (expert - local) / gpu.network) / expert
-    return 3 * hidden * experts / active / group_rate(gpu, 2 * gpu.per_node) / takes

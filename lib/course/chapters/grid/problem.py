@@ -2,13 +2,14 @@
 
 from collections.abc import Callable
 from functools import cache
-from itertools import product
 from typing import Any, NamedTuple
 
-from minidist.formulas import grids, models, rules
+from minidist.formulas import grids, rules
 from minidist.formulas.compute import FEW, PIECE, rate
 from minidist.formulas.inputs import Grid, Question
+from minidist.formulas.links import message
 from minidist.formulas.memory import memory
+from minidist.formulas.reasons import placed
 from minidist.memory.state import AUTOCAST, bytes_each
 from minidist.planner.hardware import H100
 from minidist.planner.jobs import LARGE, MEDIUM, sized
@@ -18,6 +19,8 @@ from minidist.planner.sizes import Sizes
 
 GPUS, SEQUENCES = 16_384, 2048  # of the large job
 CLUSTERS = [16, 64, 256, 1024, 4096, 16_384]
+EACH = SEQUENCES * LARGE.tokens / GPUS  # tokens per GPU of the large job
+RATE, NODE = rate(H100, LARGE.width), H100.per_node * H100.network  # of its matrices, of a node
 TOKENS = [512, 1024, 2048, 4096, 8192]  # per GPU
 EXPERTS, ACTIVE, HIDDEN, WIDTH, SPREAD = 256, 8, 2048, 7168, 64  # a layer of DeepSeek-V3
 
@@ -52,25 +55,77 @@ def regimes(job: str = "medium") -> list[list[Grid]]:
     ]
 
 
-def hides_from() -> list[list[Any]]:
-    """Tokens per GPU from which the large job's gathers hide, over 512 GPUs, by tensor degree."""
+def split_layers() -> list[list[Any]]:
+    """By tensor degree: what the large job loses, and from when its gathers hide on 512 GPUs."""
     found = []
     for tensor in (1, 2, 4, 8, 16):
-        count = rules.hidden_from(LARGE, H100, 512, tensor)
-        sent, narrow = rules.tensor_loss(LARGE, H100, tensor)
-        found.append([tensor, round(count), f"{sent:.0%}", f"{narrow:.0%}"])
+        lost = rules.tensor_loss(LARGE, H100, tensor)
+        count = round(rules.hidden_from(LARGE, H100, 512, tensor))
+        found.append([tensor, *(f"{each:.1%}" for each in lost), f"{count:,}"])
     return found
 
 
-def pieces() -> list[list[Any]]:
-    """By job and sequence, the piece whose hops hide, what degrees lose, and the piece to halve."""
-    rows = []
-    for name, tokens in product(("medium", "large"), (8192, 32_768)):
-        job = sized(name, tokens)
-        lost = [f"{rules.context_loss(job, H100, degree):.0%}" for degree in (2, 4, 8)]
-        ends = [round(rule(job, H100)) for rule in (rules.hidden_piece, rules.shortest_piece)]
-        rows.append([f"{name}, {tokens:,}", ends[0], *lost, ends[1]])
-    return rows
+def halves() -> list[list[Any]]:
+    """What the large job loses if ranks share a sequence, and if they share its layers."""
+    return [
+        [
+            ranks,
+            f"{LARGE.tokens // ranks:,}",
+            f"{rules.context_loss(LARGE, H100, ranks):.1%}",
+            f"{sum(rules.tensor_loss(LARGE, H100, ranks)):.1%}",
+        ]
+        for ranks in (2, 4, 8)
+    ]
+
+
+class Bill(NamedTuple):
+    """Seconds of a step by hand, each price from its rule."""
+
+    compute: float
+    tensor: float
+    context: float
+    bubble: float
+    borders: float
+
+    @property
+    def total(self) -> float:
+        return sum(self)
+
+
+def bill(grid: Grid) -> Bill:
+    """A step of the large job in a grid, by the chapter's rules."""
+    unsplit = 3 * LARGE.units * EACH * rules.layer_seconds(LARGE, H100)
+    tensor = unsplit * sum(rules.tensor_loss(LARGE, H100, grid.tensor))
+    context = unsplit * rules.context_loss(LARGE, H100, grid.context)
+    waits = _bubble(grid) / EACH * (unsplit + tensor + context)
+    ways = grid.pipeline, grid.tensor, grid.context, grid.interleaved
+    borders = rules.border_tokens(LARGE, H100, *ways) / EACH * unsplit
+    return Bill(unsplit, tensor, context, waits, borders)
+
+
+def bills(found: Search) -> list[list[Any]]:
+    """The best grid's step, by hand and as the search has it."""
+    best = found.best[0]
+    own, spent = bill(best.grid), best.spent
+    attends = f"{rules.attention_share(LARGE, H100):.0%}"
+    rest = spent["data"] + spent["update"]
+    shown = {
+        f"72 D² operations per token and layer, and attention's {attends}": (own.compute, None),
+        "narrow matrices and a tensor group's messages": (own.tensor, None),
+        "shorter pieces of attention": (own.context, None),
+        "all of these": (
+            own.compute + own.tensor + own.context,
+            best.seconds - spent["bubble"] - spent["borders"] - rest,
+        ),
+        "the bubble": (own.bubble, spent["bubble"]),
+        "messages between stages": (own.borders, spent["borders"]),
+        "exchanges between replicas, update": (None, rest),
+        "a step": (own.total, best.seconds),
+    }
+    return [
+        [name, *("" if each is None else f"{each:.2f}" for each in both)]
+        for name, both in shown.items()
+    ]
 
 
 def leaders(found: Search) -> list[list[Any]]:
@@ -79,17 +134,9 @@ def leaders(found: Search) -> list[list[Any]]:
     for each in found.best:
         ways, peak = each.grid, round(each.forecast.peak / 1e9)
         stages = f"{ways.pipeline} × {ways.interleaved}"
-        again = {"none": "", "selective": "part"}.get(ways.recompute, "all")
-        speed = [again, f"{each.seconds:.2f}", f"{each.mfu:.0%}", peak]
+        speed = [f"{each.seconds:.2f}", f"{each.mfu:.0%}", peak, each.binds]
         rows.append([ways.data, ways.context, ways.tensor, stages, *speed])
     return rows
-
-
-def mixture(experts: int = EXPERTS, active: int = ACTIVE) -> Sizes:
-    """A model whose layers have experts such as DeepSeek-V3's, and a Llama's attention."""
-    shape = 61, WIDTH, HIDDEN, 56, 8, 129_280, 8192
-    found = models.mixture(*shape, experts, active, HIDDEN)
-    return Sizes(**found | {name: tuple(found[name]) for name in ("before", "block", "after")})
 
 
 BORDERS: list[Callable[[int], float]] = [  # rules of the medium job: tokens per GPU, by GPUs
@@ -99,35 +146,27 @@ BORDERS: list[Callable[[int], float]] = [  # rules of the medium job: tokens per
 ]
 
 
-def numbers(found: Search) -> dict[str, float]:
+def numbers(found: Search) -> dict[str, Any]:
     """What the page says in numbers; `found`: the search for the large job."""
     best, own = found.best[0], fastest("large", GPUS, SEQUENCES, 1)
-    each = SEQUENCES * LARGE.tokens / GPUS
+    ways, room = best.grid, ROOM * H100.memory
     return {
         "tried": found.tried,
-        "priced": found.priced,
         "gain": own.seconds / best.seconds - 1,
-        "each": each,
-        "own_tokens": _bubble(own.grid),
-        "bubble_own": _bubble(own.grid) / each,
-        "bubble_best": _bubble(best.grid) / each,
-        "ex_strong": 4 * _bubble(own.grid) / each,
-        "half": H100.half_width,
-        **{
-            f"{name}_{round(100 * share)}": rules.widest_tensor(sized(name), H100, share)
-            for name in ("medium", "large") for share in (0.1, 0.25)
-        },
-        "large_8": sum(rules.tensor_loss(LARGE, H100, 8)),
-        "large_16": sum(rules.tensor_loss(LARGE, H100, 16)),
-        "stages": rules.best_interleaving(MEDIUM, H100, 2, 2, 2),
-        "pays_64": BORDERS[2](64),
-        "pays_4096": BORDERS[2](4096),
-        "keeps": rules.split_to_keep(LARGE, GPUS, ROOM * H100.memory / 2),
-        "half_piece": PIECE,
+        "bubble_own": _bubble(own.grid) / EACH,
+        "bubble_best": _bubble(ways) / EACH,
+        "bubble_tokens": _bubble(ways),
+        "border_tokens": bill(ways).borders / bill(ways).compute * EACH,
+        "ex_strong": 4 * _bubble(own.grid) / EACH,
+        "medium_10": rules.widest_tensor(MEDIUM, H100, 0.1),
+        "large_10": rules.widest_tensor(LARGE, H100, 0.1),
+        "keeps": rules.split_to_keep(LARGE, GPUS, room / 2),
         "least_piece": grids.PIECE,
-        "large_4": sum(rules.tensor_loss(LARGE, H100, 4)),
-        "narrower": _activations(best.grid._replace(tensor=4, data=2 * best.grid.data)) / 1e9,
-    }  # fmt: skip
+        "narrower": _activations(ways._replace(tensor=4, data=2 * ways.data)) / 1e9,
+        "wider": _activations(ways) / 1e9,
+        "placed": placed(ways, H100.per_node),
+        "missing": 1 - bill(ways).total / best.seconds,
+    }
 
 
 def _activations(grid: Grid) -> float:
@@ -142,16 +181,32 @@ def _bubble(grid: Grid) -> float:
 
 
 def example() -> dict[str, float]:
-    """A layer of the large job on an H100, and what its first rules come to in numbers."""
-    speed, network = rate(H100, LARGE.width), H100.per_node * H100.network
+    """What is given for the large job on H100s, and what the first rules make of it."""
+    lost = {ranks: rules.tensor_loss(LARGE, H100, ranks) for ranks in (2, 4, 8, 16)}
+    keys = LARGE.keys / LARGE.tokens / LARGE.units
+    hides = 1.5 * RATE / NODE
     return {
-        "example_p": LARGE.largest_unit / 1e9,
-        "example_rate": speed / 1e12,
-        "example_w": 1e6 * rules.layer_seconds(LARGE, H100),
-        "example_per_byte": speed / H100.nvlink,
-        "example_plain": 2 / 9 * speed / H100.nvlink / LARGE.width,
-        "example_sent": rules.tensor_loss(LARGE, H100, 2)[0],
-        "example_hides": 1.5 * speed / network,
+        "rate": RATE / 1e12,
+        "half": H100.half_width,
+        "attends": H100.attention,
+        "half_piece": PIECE,
+        "latency": 1e6 * message(H100, 0),
+        "room": ROOM * H100.memory / 1e9,
+        "layers": LARGE.units,
+        "keys": keys,
+        "share": rules.attention_share(LARGE, H100),
+        "each": EACH,
+        "plain": 2 / 9 * RATE / H100.nvlink / LARGE.width,
+        "sent": lost[2][0],
+        "narrow_8": lost[8][1],
+        **{f"large_{ranks}": sum(both) for ranks, both in lost.items()},
+        "hides": hides,
+        "hides_piped": hides / 16,
+        "hides_many": rules.hidden_from(LARGE, H100, GPUS, strategy="hsdp"),
+        "piece": H100.attention * keys * RATE / H100.network / LARGE.width,
+        "piece_hides": rules.hidden_piece(LARGE, H100),
+        "context_2": rules.context_loss(LARGE, H100, 2),
+        "shortest": rules.shortest_piece(LARGE, H100),
     }
 
 
@@ -163,5 +218,5 @@ def expert_numbers() -> dict[str, float]:
         "slow_spread": rules.few_tokens_loss(4096, EXPERTS, ACTIVE, SPREAD),
         "near": rules.expert_share(H100, WIDTH, HIDDEN, H100.per_node),
         "far": rules.expert_share(H100, WIDTH, HIDDEN, SPREAD),
-        "needs_all": rules.hidden_from(mixture(), H100, 2048),
+        "expert_rate": rate(H100, WIDTH) / 1e12,
     }
