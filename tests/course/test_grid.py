@@ -65,9 +65,10 @@ def test_a_step_by_hand_takes_nearly_what_the_search_says(found: Search) -> None
     assert own.bubble == pytest.approx(best.spent["bubble"], rel=0.05)
     assert own.borders == pytest.approx(best.spent["borders"], rel=0.05)
     rows = {name: both for name, *both in problem.bills(found)}
-    assert rows["a step"] == [f"{own.total:.2f}", f"{best.seconds:.2f}"]
-    inside = float(rows["all of these"][1])
-    assert inside == pytest.approx(best.spent["compute"] + best.spent["tensor"], abs=0.01)
+    assert rows["a step"] == [round(own.total, 2), round(best.seconds, 2)]
+    assert rows["all of these"][1] == pytest.approx(
+        best.spent["compute"] + best.spent["tensor"], abs=0.01
+    )
 
 
 def test_halving_sequences_costs_less_than_halving_layers_as_far_as_the_page_says() -> None:

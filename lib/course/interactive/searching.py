@@ -20,6 +20,7 @@ from course.interactive.sliders import (
     powers,
     rank_stops,
 )
+from minidist.formulas import inputs
 from minidist.memory.state import bytes_each
 from minidist.planner.hardware import H100
 from minidist.planner.jobs import SEQUENCE
@@ -31,7 +32,7 @@ from minidist.planner.search import NAMES as SPENT
 MIXTURE = (61, 7168, 2048, 100, 2, 129_280, 256, 8, 2048, 128)
 JOBS = {**MODELS, "like DeepSeek-V3, 256 experts": MIXTURE}
 ORDERS = {  # of a pipeline's work; stages may be interleaved under 1F1B
-    "1F1B, zero bubble, DualPipe": ["1f1b", "zero_bubble", "dualpipe"],
+    "1F1B, zero bubble, DualPipe": [*inputs.ORDERS],
     "1F1B, zero bubble": ["1f1b", "zero_bubble"],
     "1F1B alone": ["1f1b"],
 }

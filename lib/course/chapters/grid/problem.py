@@ -61,7 +61,7 @@ def split_layers() -> list[list[Any]]:
     for tensor in (1, 2, 4, 8, 16):
         lost = rules.tensor_loss(LARGE, H100, tensor)
         count = round(rules.hidden_from(LARGE, H100, 512, tensor))
-        found.append([tensor, *(f"{each:.1%}" for each in lost), f"{count:,}"])
+        found.append([tensor, *(f"{each:.1%}" for each in lost), count])
     return found
 
 
@@ -70,7 +70,7 @@ def halves() -> list[list[Any]]:
     return [
         [
             ranks,
-            f"{LARGE.tokens // ranks:,}",
+            LARGE.tokens // ranks,
             f"{rules.context_loss(LARGE, H100, ranks):.1%}",
             f"{sum(rules.tensor_loss(LARGE, H100, ranks)):.1%}",
         ]
@@ -123,7 +123,7 @@ def bills(found: Search) -> list[list[Any]]:
         "a step": (own.total, best.seconds),
     }
     return [
-        [name, *("" if each is None else f"{each:.2f}" for each in both)]
+        [name, *("" if each is None else round(each, 2) for each in both)]
         for name, both in shown.items()
     ]
 
@@ -134,7 +134,7 @@ def leaders(found: Search) -> list[list[Any]]:
     for each in found.best:
         ways, peak = each.grid, round(each.forecast.peak / 1e9)
         stages = f"{ways.pipeline} × {ways.interleaved}"
-        speed = [f"{each.seconds:.2f}", f"{each.mfu:.0%}", peak, each.binds]
+        speed = [round(each.seconds, 2), f"{each.mfu:.0%}", peak, each.binds]
         rows.append([ways.data, ways.context, ways.tensor, stages, *speed])
     return rows
 
