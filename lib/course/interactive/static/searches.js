@@ -67,7 +67,7 @@
     if (!answer) return { says: "Searching all grids …" };
     if (!answer.best.length) return { says: sayNothing(answer, values, data) };
     own.table ??= tableOf(answer, data, own, again);
-    const says = `${sayWhy(answer.best, own.row, data.spent)} ${answer.best[0].placed}`;
+    const says = sayWhy(answer.best, own.row, data.spent);
     return { table: own.table, node: barsOf(answer.best, own.row, data.spent), legend: KINDS, says };
   }
 
@@ -122,10 +122,10 @@
   }
 
   function sayWhy(best, row, names) {
-    const [{ seconds, spent }] = best;
+    const [{ seconds, spent, placed }] = best;
     const [most, next] = Object.keys(names).sort((a, b) => spent[b] - spent[a]);
     const of = (part) => `${names[part]} (${percentText(spent[part], seconds)})`;
-    const first = `Of the best grid's ${tickText(seconds)} most goes to ${of(most)}, then to ${of(next)}.`;
+    const first = `Of the best grid's ${tickText(seconds)} most goes to ${of(most)}, then to ${of(next)}. ${placed}`;
     return best.length > 1 ? `${first} ${sayLost(best, row || 1, names)}` : `${first} No other degrees fit.`;
   }
 
