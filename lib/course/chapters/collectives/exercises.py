@@ -1,7 +1,7 @@
 """Graders of the exercises that build one collective from another."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from random import Random
 from typing import Any, get_args
 
 import numpy as np
@@ -12,7 +12,7 @@ from torch import Tensor
 import minidist
 from course.ask.forbidden import without_torch
 from course.ask.ranks import Check, Cost, Traffic, graded
-from course.ask.verdict import Wrong, ask, formula
+from course.ask.verdict import Wrong, ask, draws, formula
 from minidist.schedule import algorithms
 from minidist.schedule.replay import Contributors, Replay, goal, start
 from minidist.schedule.schedule import Collective, Schedule
@@ -21,8 +21,8 @@ from minidist.schedule.traffic import replay
 Function = Callable[..., object]
 
 KINDS: tuple[Collective, ...] = get_args(Collective)
-NUMBERS = (4, 2, 3, 1, 5, 7)  # ranks in each question
-RANKS = "1, 2, 3, 4, 5 and 7"
+NUMBERS = (4, 2, 3, 1, *sorted(draws(12).sample(range(5, 9), 2)))  # ranks in each question
+RANKS = f"{', '.join(map(str, sorted(NUMBERS)[:-1]))} and {max(NUMBERS)}"
 MOST = 100  # calls of a rank
 UNTOUCHED = -1.0  # in every element of a tensor that is to be written
 
@@ -66,29 +66,32 @@ def _checked(
 def all_gather(function: Function) -> Iterator[Check]:
     """Grade function(parts, mine, rank, broadcast): parts[r] must become rank r's `mine`."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    values = [number + 0.5 for number in Random(ranks).sample(range(2, 1000), ranks)]
-    mine = torch.full((3, 40 * ranks), values[rank])
-    parts = torch.full((ranks, *mine.shape), UNTOUCHED)
+    draw = draws(ranks)
+    values = [number + 0.5 for number in draw.sample(range(2, 1000), ranks)]
+    shape = [draw.randrange(2, 9) for _ in range(draw.randrange(1, 4))]
+    within = torch.rand(shape, generator=torch.Generator().manual_seed(draw.randrange(999))) / 4
+    mine = values[rank] + within  # the whole numbers and halves in it say whose it is
+    parts = torch.full((ranks, *shape), UNTOUCHED)
     args, least = (list(parts), mine, rank), (ranks - 1) * parts.nbytes
     checks = _checked(function, minidist.broadcast, mine, args, ranks, least)
     for src, part in enumerate(parts):
-        held = set(part.flatten().tolist())
-        yield held == {UNTOUCHED} and (
+        yield bool((part == UNTOUCHED).all()) and (
             f"nothing was written into parts[{src}]. A broadcast carries what the root has in its "
             "tensor; write into parts[...] in place."
         )
-        wanted = f"expected rank {src}'s `mine`"
-        yield held != {values[src]} and f"parts[{src}] holds {_whose(held, values)}, {wanted}."
+        wrong = f"parts[{src}] holds {_whose(part, values, within)}, expected rank {src}'s `mine`"
+        yield not part.equal(values[src] + within) and f"{wrong}, of shape {shape}."
     yield from checks
 
 
-def _whose(held: set[float], values: list[float]) -> str:
-    if UNTOUCHED in held:
+def _whose(held: Tensor, values: list[float], within: Tensor) -> str:
+    if (held == UNTOUCHED).any():
         return "something unwritten"
-    if len(held) > 1:
-        return "a mixture"
-    (value,) = held
-    return f"rank {values.index(value)}'s" if value in values else f"{value:g} everywhere"
+    for rank, value in enumerate(values):
+        if held.equal(value + within):
+            return f"rank {rank}'s"
+    alike = len(held.unique()) == 1
+    return f"{held.flatten()[0]:g} everywhere" if alike else "numbers that are no rank's"
 
 
 @graded(
@@ -102,17 +105,26 @@ def reduce_scatter(function: Function) -> Iterator[Check]:
     `output` must become the sum of all ranks' parts for this one.
     """
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    # Part s→d is 1 at place (s, d) and 0 elsewhere, so that a sum shows what is in it.
-    parts = torch.eye(ranks * ranks).view(ranks, ranks, ranks * ranks)
+    # Part s→d is 1 at place (s, d) and 0 elsewhere, so that a sum shows what is in it; and it ends
+    # with numbers in all parts, of both signs, or a maximum would do for a sum.
+    tags, draw = torch.eye(ranks * ranks).view(ranks, ranks, ranks * ranks), draws(ranks + 20)
+    size = ranks, ranks, draw.randrange(3, 9)
+    numbers = torch.tensor([draw.randrange(-9, 10) for _ in range(math.prod(size))]).view(size)
+    parts = torch.cat([tags, numbers], dim=-1)
     wanted, inputs = parts[:, rank].sum(0), parts[rank].clone()
     output = torch.full_like(wanted, UNTOUCHED)
     args, least = (output, list(inputs)), (ranks - 1) * parts[0].nbytes
     checks = _checked(function, minidist.all_to_all, inputs, args, 1, least)
     untouched = bool((output == UNTOUCHED).all())
     yield untouched and "nothing was written into `output`, in place."
+    found, right = (_blocks(each[: ranks**2], ranks) for each in (output, wanted))
+    yield found != right and (
+        f"`output` holds {found}, expected {right} (s→d is rank s's part for rank d)."
+    )
+    ends, sums = (each[ranks**2 :].int().tolist() for each in (output, wanted))
     yield not output.equal(wanted) and (
-        f"`output` holds {_blocks(output, ranks)}, expected {_blocks(wanted, ranks)} (s→d is rank "
-        "s's part for rank d)."
+        f"`output` has something of every part, but ends with {ends}, expected {sums}: where "
+        "several parts have numbers, add them."
     )
     yield from checks
 

@@ -191,6 +191,8 @@ def in_the_round() -> Table:
                 lambda members, events, _: present(members, events, float("inf")),
             "Patience begins with the first change, not with the round.":
                 lambda _, events, patience: sorted(who(events, "arrives", patience)),
+            "A change that comes before the deadline counts, not the first one alone.":
+                lambda members, events, _: present(members, events, 0),
             "Those who are alive at the end have not all sent a change in time.":
                 lambda members, events, _: sorted({*members} - who(events, "dies")),
         },
@@ -212,11 +214,11 @@ def present(members: list[int], events: list[Event], patience: float) -> list[in
 
 def drawn(draw: Random) -> tuple[list[int], list[Event], float]:
     """A round of some members, some of whom die or are late, and some newcomers."""
-    members, happens = list(range(draw.randrange(2, 6))), list[tuple[int, str]]()
+    members, happens = sorted(draw.sample(range(9), draw.randrange(2, 6))), list[tuple[int, str]]()
     for worker in draw.sample(members, len(members)):
         fate = draw.choice((["dies"], ["arrives", "dies"], ["arrives"], ["arrives"]))
         happens += [(worker, what) for what in fate]
-    happens += draw.choice(([], [(len(members), "joins")]))
+    happens += draw.choice(([], [(9, "joins")]))
     moments = accumulate(draw.randrange(1, 5) for _ in happens)
     events: list[Event] = [(at, *what) for at, what in zip(moments, happens, strict=True)]
-    return members, events, float(draw.randrange(1, 13))
+    return members, events, draw.randrange(1, 13) + 0.5  # nothing comes just when it ends
