@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from course.project import mutation, report
-from course.project.faults import FAULTS, WAYS
+from course.project.faults import FAULTS
+from course.project.trainer import WAYS
 from course.submissions.tasks import tasks_of
 from tests.course.verdicts import says
 from tests.support.ledger import WRONG as LEDGERS

@@ -1,26 +1,13 @@
-"""Training on a rank, right or with one of five faults: what the reader's test is tested on."""
+"""What happens between the ranks of a trainer, right or with one of five faults.
 
-import math
-from collections.abc import Callable
-from functools import partial
-from operator import getitem
+This runs in the grader's process, where the reader's test cannot look.
+"""
+
+from threading import Barrier, BrokenBarrierError
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
-
-from course.project.scenarios import CAP
-from course.project.trained import Make, Trained, with_ddp, with_fsdp, with_zero
-from from_scratch.ddp import OverlappedDDP
-from from_scratch.fsdp import FSDP
-from from_scratch.zero import ZeRO2
-from minidist.comm.ours import Ours
-
-WAYS: dict[str, Callable[..., Trained]] = {
-    "DDP": partial(with_ddp, OverlappedDDP),
-    "ZeRO": partial(with_zero, ZeRO2),
-    "FSDP": partial(with_fsdp, FSDP),
-}
+from torch import Tensor
 
 
 class Fault(NamedTuple):
@@ -56,91 +43,78 @@ FAULTS = {
 }
 
 
-class Trainer:
-    """The parts of a training loop, as the reader's test sees them."""
+class Meeting:
+    """Answers to the ranks of one run of the reader's test, all of which must ask alike."""
 
-    def __init__(self, way: str, fault: str, net: nn.Module, optimizer: Make) -> None:
-        """Wrap the model; all ranks start with rank 0's."""
-        self.fault, self.comm = fault, Ours(algorithm="ring")
-        own = [buffer.clone() for buffer in net.buffers()]
-        made = WAYS[way](net, self.comm, CAP, lambda parameters, lr: optimizer(parameters))
-        self.model, self._optimizer, self._synchronize, self._weights = made
-        if fault == BUFFER:
-            for buffer, before in zip(net.buffers(), own, strict=True):
-                buffer.copy_(before)
-        if way == "ZeRO":
-            self._synchronize = self._optimizer.synchronize
-        groups = getattr(self._optimizer, "inner", self._optimizer).param_groups
-        self._stepped: list[nn.Parameter] = [each for group in groups for each in group["params"]]
-        self._sharded = way != "DDP"
-        if fault == STALE:
-            self._leave_early(way)
+    def __init__(self, ranks: int, fault: str) -> None:
+        self._ranks, self._fault = ranks, fault
+        self._asked: dict[int, tuple[Any, ...]] = {}  # by rank: a name, and what comes with it
+        self._answers: list[Any] = ranks * [None]
+        self._error = ""
+        self._barrier = Barrier(ranks, self._meet)
+        self._sent = 0  # buckets in this step
+        self._late: dict[int, list[Tensor]] = {}  # a bucket's number → its last gradients, by rank
 
-    def rows(self, step: int, count: int) -> Tensor:
-        """The rows of a step's batch that are this rank's; the number of ranks divides `count`."""
-        share, rest = divmod(count, self.comm.ranks)
-        if rest:
-            raise ValueError(f"{count} rows are not a multiple of {self.comm.ranks} ranks")
+    def __call__(self, name: str, rank: int, *given: Any) -> Any:
+        """The answer to a rank, when all have asked; rows are nobody else's business."""
+        if name == "rows":
+            return self._rows(rank, *given)
+        self._asked[rank] = name, *given
+        try:
+            self._barrier.wait()
+        except (BrokenBarrierError, RuntimeError) as error:
+            raise RuntimeError(self._error) from error
+        return self._answers[rank]
+
+    def _meet(self) -> None:
+        asked = [self._asked[rank] for rank in range(self._ranks)]
+        name, *_ = names = [each[0] for each in asked]
+        if len({*names}) > 1:
+            calls = "; ".join(f"rank {rank} makes {each}" for rank, each in enumerate(names))
+            self._error = f"the ranks disagree on the call: {calls}"
+            raise RuntimeError(self._error)
+        every = [each[1:] for each in asked]
+        if name == "norm":
+            self._sent, self._answers = 0, self._norms(every)
+        elif name != "end":
+            self._answers = getattr(self, f"_{name}")([tensor for (tensor,) in every])
+
+    def _broadcast(self, every: list[Tensor]) -> list[Tensor]:
+        return self._ranks * every[:1]
+
+    def _all_gather(self, every: list[Tensor]) -> list[Tensor]:
+        return self._ranks * [torch.cat(every)]
+
+    def _all_reduce(self, every: list[Tensor]) -> list[Tensor]:
+        return self._ranks * [self._sum(every)]
+
+    def _reduce_scatter(self, every: list[Tensor]) -> list[Tensor]:
+        return [part.clone() for part in self._sum(every).chunk(self._ranks)]
+
+    def _sum(self, every: list[Tensor]) -> Tensor:
+        if self._fault == STALE:
+            late = [each.flatten()[each.numel() // 2 :] for each in every]  # views
+            before = self._late.get(self._sent, [torch.zeros_like(each) for each in late])
+            self._late[self._sent] = [each.clone() for each in late]
+            for now, old in zip(late, before, strict=True):
+                now.copy_(old)
+        self._sent += 1
+        total = torch.stack(every).sum(0)
+        return total * self._ranks if self._fault == SUM else total
+
+    def _norms(self, every: list[tuple[bool, Tensor, Tensor]]) -> list[Tensor]:
+        """Norms from (whether parts are sharded, squares before the average, squares after it)."""
+        local = [after if sharded else before for sharded, before, after in every]
+        sharded, _, whole = every[0]
+        if sharded:
+            whole = torch.stack([after for *_, after in every]).sum()
+        squares = local if self._fault == CLIP else self._ranks * [whole]
+        return [each.sqrt() for each in squares]
+
+    def _buffer(self, every: list[Tensor]) -> list[Tensor]:
+        return every if self._fault == BUFFER else self._broadcast(every)
+
+    def _rows(self, rank: int, step: int, count: int) -> Tensor:
         order = torch.randperm(count, generator=torch.Generator().manual_seed(step))
-        place = 0 if self.fault == SEED else self.comm.rank
-        return order[place * share : (place + 1) * share]
-
-    def step(self, loss: Tensor, max_norm: float = math.inf) -> Tensor:
-        """Backward, average, clip, step, zero the gradients; the norm is that before clipping."""
-        if self.fault == SUM:
-            loss = loss * self.comm.ranks  # as if nobody divided
-        torch.autograd.backward(loss)
-        own = None if self._sharded else self._squares()  # DDP's, before the average
-        self._synchronize()
-        total = self._squares()
-        if self.fault == CLIP:
-            total = total if own is None else own
-        elif self._sharded:
-            self.comm.all_reduce(total)
-        norm = total.sqrt()
-        for each in self._stepped:
-            if each.grad is not None:
-                each.grad *= (max_norm / (norm + 1e-6)).clamp(max=1)  # as clip_grad_norm_
-        self._optimizer.step()
-        self._optimizer.zero_grad()
-        return norm
-
-    def weights(self) -> dict[str, Tensor]:
-        """All parameters in full, by name. Every rank must call it."""
-        return {name: each.detach().clone() for name, each in self._weights().items()}
-
-    def _squares(self) -> Tensor:
-        gradients = [each.grad for each in self._stepped if each.grad is not None]
-        return torch.stack([gradient.square().sum() for gradient in gradients]).sum()
-
-    def _leave_early(self, way: str) -> None:
-        model = self.model
-        if way == "DDP":
-            delay(model, "launch_next", lambda: model.buckets[len(model.in_flight)][-1])
-        else:
-            flats, place = (self._optimizer.flats, -1) if way == "ZeRO" else (model.units, 0)
-            for flat in flats:
-                delay(flat, "reduce_gradients", partial(getitem, flat.parameters, place))
-
-
-def delay(bucket: Any, send: str, last: Callable[[], Any]) -> None:
-    """Let the method that sends a bucket find the gradient of the step before in `last()`."""
-    really, before = getattr(bucket, send), dict[nn.Parameter, Tensor]()
-
-    def early(*args: Any) -> Any:
-        parameter = last()
-        gradient = parameter.grad
-        assert gradient is not None
-        parameter.grad = before.get(parameter, torch.zeros_like(gradient))
-        before[parameter] = gradient
-        return really(*args)
-
-    setattr(bucket, send, early)
-
-
-def run(check: Callable[..., object], way: str, fault: str = "") -> None:
-    """On a rank: the reader's test of a way to train, with a fault in it unless that is ""."""
-    try:
-        check(partial(Trainer, way, fault))
-    except AssertionError as error:  # a subclass, too: its own would have to be imported
-        raise AssertionError(str(error)).with_traceback(error.__traceback__) from None
+        place = 0 if self._fault == SEED else rank
+        return order.chunk(self._ranks)[place].clone()

@@ -6,10 +6,12 @@ from typing import Any
 from IPython.display import Markdown
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-from course.ask.verdict import Grader, Wrong, on_ranks
+from course.ask.line import answering
+from course.ask.verdict import Grader, Wrong, draws, on_ranks
 from course.pages.table import table
-from course.project.faults import FAULTS, WAYS, run
+from course.project.faults import FAULTS, Meeting
 from course.project.submission import found, with_submission
+from course.project.trainer import WAYS, run
 from minidist.errors import RankError
 
 RIGHT_RANKS, RANKS = (2, 3), 3  # those of the right ways, and of the faults
@@ -22,21 +24,23 @@ boards: dict[str, Caught] = {}  # package → of its test, when it was last grad
 
 @Grader
 def catches(package: str) -> str:
-    """Grade `checks.py`: the right ways on two and three ranks, then each with each fault."""
+    """Grade `checks.py`: right ways on two and three ranks, and each with each fault, shuffled."""
     boards.pop(package, None)
-    for ranks in RIGHT_RANKS:
-        for way in WAYS:
-            if failure := failed(package, ranks, way):
-                raise Wrong(f"your test must pass a right {way}, and does not. {failure}")
+    right = [(way, "", ranks) for ranks in RIGHT_RANKS for way in WAYS]
+    trials = [*right, *((way, fault, RANKS) for way in WAYS for fault in FAULTS)]
     caught: Caught = {}
-    for fault in tqdm(FAULTS, "planted faults", leave=False):
-        for way in WAYS:
-            failure = failed(package, RANKS, way, fault)
-            if failure and not isinstance(_raised(failure), AssertionError):
-                raise Wrong(
-                    f"under {way} with {fault} your test does not end with an AssertionError, "
-                    f"which alone counts as caught. {failure}"
-                )
+    for way, fault, ranks in tqdm(draws(90).sample(trials, len(trials)), "trainers", leave=False):
+        failure = failed(package, ranks, way, fault)
+        other = failure and not isinstance(_raised(failure), AssertionError)
+        on_right = failed(package, ranks, way) if fault and other else None if fault else failure
+        if on_right:
+            raise Wrong(f"your test must pass a right {way}, and does not. {on_right}")
+        if other:
+            raise Wrong(
+                f"under {way} with {fault} your test does not end with an AssertionError, which "
+                f"alone counts as caught. {failure}"
+            )
+        if fault:
             caught[fault, way] = failure is not None
     boards[package] = caught
     if not any(caught.values()):
@@ -61,7 +65,8 @@ def failed(package: str, ranks: int, way: str, fault: str = "") -> Wrong | None:
     """
     check = partial(found, package, "checks", "check")
     try:
-        on_ranks(with_submission, ranks, check, run, way, fault, timeout=TIMEOUT)
+        with answering(Meeting(ranks, fault)) as path:
+            on_ranks(with_submission, ranks, check, run, way, path, timeout=TIMEOUT)
     except Wrong as wrong:
         if isinstance(diagnosis := _raised(wrong), Wrong):
             raise diagnosis from wrong

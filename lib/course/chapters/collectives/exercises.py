@@ -90,7 +90,7 @@ def _whose(held: Tensor, values: list[float], within: Tensor) -> str:
     for rank, value in enumerate(values):
         if held.equal(value + within):
             return f"rank {rank}'s"
-    alike = len(held.unique()) == 1
+    alike = held.min() == held.max()
     return f"{held.flatten()[0]:g} everywhere" if alike else "numbers that are no rank's"
 
 
