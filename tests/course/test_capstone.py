@@ -195,6 +195,7 @@ def of_two_ranks(line: Line) -> Line:
 @pytest.mark.parametrize("row", sections("labs/capstone")["capstone"])
 def test_each_answer_is_judged(row: Row, logs: Logs, answers: Path) -> None:
     name, change, told = eval(row.change.removeprefix("= "))
+    told = told(logs[name]) if callable(told) else told
     says(row.diagnosis, grade.capstone(hand_in(answers, name, logs[name], told, change)))
 
 
@@ -207,7 +208,6 @@ def in_step_1(change: Callable[[Line], Line]) -> Change:
     ("name", "change", "other"),
     [
         ("around", as_it_is, "'sent' in step 0"),  # sends less than its log says
-        ("hsdp", in_step_1(lambda line: {"loss": line["loss"][::-1]}), "'loss' in step 1"),
         ("hsdp", in_step_1(lambda line: {"sent": [6_486_121] * 4}), "'sent' in step 1"),
         ("hsdp", in_step_1(lambda line: {"seconds": 0.9999 * line["seconds"]}), "'seconds'"),
         ("hsdp", in_step_1(lambda line: {"read": line["read"][::-1]}), "'read' in step 1"),

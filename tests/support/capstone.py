@@ -3,12 +3,14 @@
 # mypy: disable-error-code="no-untyped-call, no-untyped-def"
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
 import minidist
-from course.chapters.capstone import run
+from course.chapters.capstone import run, task
 from course.chapters.capstone.answers import ways
+from course.chapters.capstone.cluster import Clock
 from course.chapters.capstone.task import RANKS, RATE, STEPS, loss_of
 from from_scratch.fsdp import FSDP
 
@@ -69,6 +71,55 @@ class ThreeSteps(ways.Run):
         return loss.item()
 
 
+class Replays(ways.Run):
+    """Trains nothing: computes and sends as much as is needed, and knows the losses."""
+
+    def step(self, step: int) -> float:
+        mine = self.cluster.rows(step, self.cluster.rank, self.cluster.ranks)
+        loss = loss_of(self.net, mine)
+        torch.autograd.backward(loss)
+        for parameter in self.net.parameters():
+            self.cluster.world.all_reduce(parameter.grad, async_op=True)
+        self.net.zero_grad()
+        return loss.item() if step == 0 else task.alone(STEPS)[step]
+
+
+class Alone(Replays):
+    """Each rank trains by itself on all rows, of which it has asked for its own alone."""
+
+    def __init__(self, *made: Any) -> None:
+        super().__init__(*made)
+        self.own = task.model()
+        self.optimizer = torch.optim.AdamW(self.own.parameters(), RATE)
+
+    def step(self, step: int) -> float:
+        super().step(step)
+        every = task.rows(step, 0, 1)
+        with torch.no_grad():
+            mine = loss_of(self.own, every.chunk(RANKS)[self.cluster.rank]).item()
+        torch.autograd.backward(loss_of(self.own, every))
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return mine
+
+
+class Patched(ways.Run):
+    """While it trains, its links take no time."""
+
+    def step(self, step: int) -> float:
+        def carry(clock: Clock, _: object, __: float, nbytes: int) -> float:
+            clock.sent += nbytes
+            return clock.now
+
+        with patch.object(Clock, "carry", carry):
+            return super().step(step)
+
+
+def as_it_comes(net: Any, _: Any) -> Any:
+    """Nothing is wrapped."""
+    return net, None
+
+
 RUNS: dict[str, tuple[Any, int]] = {  # a run, and how many steps are enough to see what it is
     "hsdp": (ways.WAYS["hsdp"], 4),
     "kept": (partial(ways.Run, kept), 4),
@@ -78,6 +129,9 @@ RUNS: dict[str, tuple[Any, int]] = {  # a run, and how many steps are enough to 
     "node alone": (partial(ways.Run, node_alone), 2),
     "around": (partial(ways.Run, around_the_cluster), 1),
     "three steps": (partial(ThreeSteps, partial(ways.zero, 2)), 5),
+    "replays": (partial(Replays, as_it_comes), 4),
+    "alone": (partial(Alone, as_it_comes), 4),
+    "patched": (partial(Patched, partial(ways.fsdp, True)), 4),
     "read twice": (partial(BatchOfANode, partial(ways.zero, 2)), 1),
 }
 

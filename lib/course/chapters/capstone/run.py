@@ -13,10 +13,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from course.ask import line as asked
 from course.ask.verdict import Wrong, number
 from course.chapters.capstone import task
-from course.chapters.capstone.cluster import Cluster
-from course.project.submission import file_of
+from course.chapters.capstone.cluster import Ask, Cluster, Keeper, RanksClock
+from course.project.submission import file_of, guarded
 from course.timing.progress import progress
 from minidist.memory.meter import Meter
 
@@ -27,40 +28,41 @@ FORECAST = ("held", "sent", "seconds")  # the forecast's numbers
 Line = dict[str, Any]
 
 
-def lines(make: Any, steps: int) -> Iterator[Line]:
+def lines(make: Any, steps: int, ask: Ask | None = None) -> Iterator[Line]:
     """On a rank: train, and yield a line of the log for each step, the same on all ranks.
 
-    `make` is a class such as `mine.capstone.Run`.
+    `make` is a class such as `mine.capstone.Run`; `ask` asks the grader's keeper in a rerun.
     """
-    cluster = Cluster()
-    clock = cluster.clock
+    ask = ask or Keeper().ask
+    cluster = Cluster(ask)
+    clock = RanksClock(ask, cluster.rank)
     for comm in (cluster.world, cluster.node, cluster.across):
         comm.all_reduce(torch.ones(LARGEST))  # buffers of messages are not counted as the run's
     task.corpus()
     meter = Meter()
     net = task.model()
+    net.load_state_dict(ask("weights"))
     cluster.emulate(net)
     run = make(net, cluster)
     for step in progress(range(steps), "steps"):
         start, sent_before = clock.now, clock.sent
-        cluster.read = []
         if step == METERED:
             curve = meter.curve(partial(run.step, step))
             loss, held = curve.value, curve.peak
         else:
             loss, held = run.step(step), None
-        mine = float(loss), clock.now, clock.sent - sent_before, held, cluster.read
+        mine = float(loss), clock.now, clock.sent - sent_before, held, ask("read", cluster.rank)
         everyone: list[Any] = [None] * cluster.ranks
         dist.all_gather_object(everyone, mine)
         losses, ends, sent, helds, read = map(list, zip(*everyone, strict=True))
-        clock.now = max(ends)
+        clock.wait(max(ends))
         line = {"step": step, "loss": losses, "seconds": max(ends) - start, "sent": sent}
         yield line | {"held": helds if step == METERED else None, "read": read}
 
 
-def first_steps(module: str, steps: int) -> list[Line]:
-    """On a rank: the first lines of a module's log."""
-    return [*lines(import_module(module).Run, steps)]
+def first_steps(module: str, steps: int, path: str) -> list[Line]:
+    """On a rank: the first lines of a module's log; `path` is that of a line to the keeper."""
+    return guarded(lambda: [*lines(import_module(module).Run, steps, asked.Line(path).ask)])
 
 
 def digest_of(file: Path) -> str:

@@ -17,7 +17,7 @@ WIDTH, LAYERS, HEADS, CONTEXT = 128, 4, 4, 32
 ROWS = 8  # in a step, on all ranks together
 STEPS = 34  # in the run
 RATE = 1e-3  # AdamW's learning rate: with twice as much, rounding alone can change late losses
-SEED = 0  # for the first weights and the rows
+SEED = 0  # for the first weights and the rows of a run; a rerun draws another
 
 # Operations per token in a block's forward: its matrices, then causal attention.
 BLOCK_OPERATIONS = 24 * WIDTH**2 + 2 * CONTEXT * WIDTH
@@ -54,9 +54,9 @@ def corpus() -> tuple[Tensor, str]:
     return characters(text())
 
 
-def model() -> GPT:
+def model(seed: int = SEED) -> GPT:
     """The GPT with its first weights, the same in every process."""
-    torch.manual_seed(SEED)
+    torch.manual_seed(seed)
     return GPT(len(corpus()[1]), WIDTH, LAYERS, HEADS, CONTEXT)
 
 
@@ -65,10 +65,10 @@ def sizes() -> Sizes:
     return Sizes.gpt(LAYERS, WIDTH, len(corpus()[1]), CONTEXT)
 
 
-def rows(step: int, part: int, parts: int) -> Tensor:
+def rows(step: int, part: int, parts: int, seed: int = SEED) -> Tensor:
     """A part of a step's rows, [ROWS / parts, CONTEXT + 1]."""
     ids, _ = corpus()
-    return rows_of(ids, step, rows=ROWS, context=CONTEXT, seed=SEED, rank=part, ranks=parts)
+    return rows_of(ids, step, rows=ROWS, context=CONTEXT, seed=seed, rank=part, ranks=parts)
 
 
 def loss_of(net: Any, rows: Tensor) -> Tensor:
@@ -77,14 +77,14 @@ def loss_of(net: Any, rows: Tensor) -> Tensor:
 
 
 @cache
-def alone(steps: int) -> tuple[float, ...]:
+def alone(steps: int, seed: int = SEED) -> tuple[float, ...]:
     """The losses of one process that trains on the whole batch: the oracle."""
-    net, threads = model(), torch.get_num_threads()
+    net, threads = model(seed), torch.get_num_threads()
     optimizer = torch.optim.AdamW(net.parameters(), RATE)
     losses = []
     torch.set_num_threads(1)  # more wait for each other, with so small a model
     for step in range(steps):
-        loss = loss_of(net, rows(step, 0, 1))
+        loss = loss_of(net, rows(step, 0, 1, seed))
         torch.autograd.backward(loss)
         optimizer.step()
         optimizer.zero_grad()
