@@ -2,9 +2,7 @@
 
 import ast
 import json
-import random
 import re
-from itertools import combinations, pairwise
 from operator import itemgetter
 from typing import Any
 
@@ -13,10 +11,9 @@ import pytest
 from course.interactive.sliders import KNOWN
 from course.puzzles import training
 from course.puzzles.catalog import EDITABLE, PUZZLES
-from course.puzzles.collective import shown_as
 from course.puzzles.judge import Output, run
 from course.puzzles.tasks import LINKS, Puzzle
-from tests.puzzles.answers import STUBS, WRONG
+from tests.puzzles.answers import LOST, STUBS, WRONG
 from tools.work import ROOT
 
 each_puzzle = pytest.mark.parametrize("name", PUZZLES)
@@ -67,6 +64,17 @@ def test_a_wrong_answer_has_its_diagnosis(name: str) -> None:
         assert not report["right"], code
         assert re.search(says, " ".join(report["says"])), code
         assert earned(report) == 0
+
+
+@each_puzzle
+def test_a_lost_star_says_why(name: str) -> None:
+    for code, says in [*LOST[name], (PUZZLES[name].stub, "")]:
+        report = judged(name, code)
+        lost = [text for text, earned in report["marks"] if not earned]
+        assert re.search(says, "; ".join(lost)), lost
+        if report["right"]:
+            assert all(re.search(r": (with \d+ ranks|yours)", text) for text in lost), lost
+            assert 0 < len(lost) < 3
 
 
 @pytest.mark.parametrize("name", [name for name in EDITABLE if name not in PUZZLES])
@@ -143,34 +151,6 @@ def test_lanes_show_when_gradients_are_ready_and_when_a_place_is_free() -> None:
     code = "def step(units):\n" + "".join(f"    yield {work}\n" for work in works)
     lanes = dict(judged("fsdp", code)["lanes"]["rows"])
     assert lanes["compute"][0][2] == lanes["network"][2][1] == 5, "after forward, not before"
-
-
-# ---- pars ----
-
-
-def test_the_least_time_of_a_broadcast_is_that_of_three_doublings_and_one_tensor() -> None:
-    name, steps, sent, time, *_ = task_of("broadcast")["beside"]["8"][-1]
-    assert (name, steps, sent) == ("at least", 3, 1)
-    assert time == pytest.approx(3 * 10e-6 + 25 * 2**20 / 50e9)
-    assert [shown_as(each, "time") for each in (2 * time, 1.5e-5)] == ["1.11 ms", "15 µs"]
-
-
-def test_no_buckets_are_done_earlier_than_par() -> None:
-    """Of all that leave in the order in which they are ready; another order only waits longer."""
-    ready = [name for _, name in sorted((ready, name) for name, ready, _ in training.LAYERS)]
-    ends = []
-    for cuts in (c for n in range(len(ready)) for c in combinations(range(1, len(ready)), n)):
-        edges = pairwise((0, *cuts, len(ready)))
-        ends.append(training.arrival([ready[low:high] for low, high in edges]))
-    marks = task_of("buckets")["marks"]
-    assert min(ends) == pytest.approx(marks[2]["par"])
-    assert sorted(ends)[1] <= marks[1]["par"]
-    draw = random.Random(0)
-    for _ in range(2000):
-        order = draw.sample(ready, len(ready))
-        cuts = sorted(draw.sample(range(1, len(ready)), draw.randint(0, len(ready) - 1)))
-        split = [order[low:high] for low, high in pairwise((0, *cuts, len(ready)))]
-        assert training.arrival(split) >= marks[2]["par"] - 1e-9
 
 
 def test_a_handout_has_no_solution(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,9 +18,11 @@ from course.puzzles.catalog import EDITABLE, PUZZLES, stars_of
 
 EDITOR = """\
 {data}
+{stars}
 <div class="plain"><p>The book's page, where scripts may run, lets you edit this and run it.</p>
 <pre>{stub}</pre></div>
 {hints}"""
+FOR_STARS = '<p class="hint">A star each: {says}.</p>'
 FOLDED = "<details><summary>{name}</summary>{what}</details>\n"
 ITEM = '<li data-name="{name}" data-stars="{stars}"><a href="#write-{name}">{title}</a></li>'
 
@@ -34,8 +36,10 @@ def editor(name: str) -> Html:
     folded = [(f"Hint {n}", f"<p>{marked(hint)}</p>") for n, hint in enumerate(puzzle.hints, 1)]
     if puzzle.solution:
         folded.append(("A solution", f"<pre>{escape(puzzle.solution)}</pre>"))
+    says = "; ".join(mark["says"] for mark in puzzle.task["marks"])
     body = EDITOR.format(
         data=json_script({"task": puzzle.task, "stub": puzzle.stub}),
+        stars=FOR_STARS.format(says=escape(says)) if stars_of(puzzle) else "",
         stub=escape(puzzle.stub),
         hints="".join(FOLDED.format(name=head, what=what) for head, what in folded),
     )

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     Proofs = dict[int, tuple[Replay, list[str]]]
 
 MOST = 1000  # steps
+VERBS = {"steps": ("takes", " steps"), "time": ("takes", "")}
 PROMISES = {
     "all_reduce": "every rank ends with the part of every rank, once, in every chunk",
     "reduce_scatter": "rank r ends with the part of every rank, once, in chunk r",
@@ -34,20 +35,21 @@ def judge(function: Callable[..., object], task: Task, names: Task) -> Task:
     shown, wrong = task["show"], False
     for ranks in [*needed, *others, shown]:
         if ranks not in proofs:
-            proofs[ranks] = prove(function, task, names, ranks)
+            how = prove if ranks in needed else prove_beyond
+            proofs[ranks] = how(function, task, names, ranks)
         if ranks in needed and proofs[ranks][1]:
             shown, wrong = ranks, True
             break
     replay, says = proofs[shown]
-    if wrong:
+    if says:
         says = [f"With {shown} ranks:", *says]
-    else:
-        says = [f"With {several(needed)} {PROMISES[task['collective']]}."]
+    if not wrong:
+        says = [f"With {several(needed)} {PROMISES[task['collective']]}.", *says]
     return {
         "right": not wrong,
         "says": says,
         "marks": [marked(mark, {} if wrong else proofs, task) for mark in task["marks"]],
-        "table": None if wrong else table(replay, task),
+        "table": None if proofs[shown][1] else table(replay, task),
         "drawn": drawn(replay),
     }
 
@@ -65,16 +67,27 @@ def prove(
     """Replay the schedule of so many ranks: how far it came, and sentences about what is wrong."""
     replay = Replay(task["collective"], ranks, chunks_of(task, names, ranks))
     try:
-        for messages in steps_of(function, task, ranks):
+        for count, messages in enumerate(steps_of(function, task, ranks)):
+            if count == MOST:
+                raise Fault(f"It yields more than {MOST} steps. Does its loop end?")
             replay.check(messages, task["one_port"])
             replay.step(messages)
             if task["only_right"]:
                 check_neighbors(replay)
-            if replay.steps > MOST:
-                raise Fault(f"It yields more than {MOST} steps. Does its loop end?")
     except Fault as fault:
         return replay, [str(fault)]
     return replay, replay.wrong()
+
+
+def prove_beyond(
+    function: Callable[..., object], task: Task, names: Task, ranks: int
+) -> tuple[Replay, list[str]]:
+    """The same for ranks that only another star asks for: an error costs no more than that star."""
+    try:
+        return prove(function, task, names, ranks)
+    except Exception as error:
+        nothing = Replay(task["collective"], ranks, 1)
+        return nothing, [f"{type(error).__name__}: {error}"]
 
 
 def chunks_of(task: Task, names: Task, ranks: int) -> int:
@@ -134,17 +147,26 @@ def shown_as(value: float, metric: str) -> str:
 
 
 def marked(mark: Task, proofs: Proofs, task: Task) -> list[Any]:
-    """A star's text, and whether the reader has it."""
-    for ranks in mark["ranks"]:
-        if ranks not in proofs or proofs[ranks][1]:
-            return [mark["says"], False]
-        replay, _ = proofs[ranks]
-        if "par" in mark:
-            value, par = measured(replay, mark, task), mark["par"][str(ranks)]
-            if value > par * (1 + 1e-9):
-                own, best = shown_as(value, mark["metric"]), shown_as(par, mark["metric"])
-                return [f"{mark['says']}: with {ranks} ranks {own}, par {best}", False]
-    return [mark["says"], True]
+    """A star's text, with why the reader does not have it; and whether the reader has it."""
+    if not proofs:  # the verdict says why
+        return [mark["says"], False]
+    why = next((why for n in mark["ranks"] if (why := lacking(mark, n, proofs[n], task))), "")
+    return [f"{mark['says']}: {why}" if why else mark["says"], not why]
+
+
+def lacking(mark: Task, ranks: int, proof: tuple[Replay, list[str]], task: Task) -> str:
+    """The reason why a star is not earned with so many ranks; nothing if it is."""
+    replay, wrong = proof
+    if wrong:
+        return f"with {ranks} ranks: {wrong[0]}"
+    for metric, pars in mark.get("limits", {}).items():
+        value = measured(replay, {"metric": metric, "links": task["links"]}, task)
+        par = pars[str(ranks)]
+        if value > par * (1 + 1e-9):
+            verb, unit = VERBS.get(metric, ("sends", ""))
+            own, best = shown_as(value, metric), shown_as(par, metric)
+            return f"with {ranks} ranks yours {verb} {own}{unit}, par {best}"
+    return ""
 
 
 def table(replay: Replay, task: Task) -> Task:

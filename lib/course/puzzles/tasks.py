@@ -1,6 +1,6 @@
 """A puzzle, and the task to write a collective: what is shown, what is right, and par."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
 from math import ceil, log2
 from typing import Any, NamedTuple
@@ -9,7 +9,7 @@ from course.puzzles import Task
 from course.puzzles.collective import measured, several
 from minidist.planner.hardware import H100, NETWORK_LATENCY, NVLINK_LATENCY
 from minidist.schedule import algorithms
-from minidist.schedule.schedule import Algorithm
+from minidist.schedule.schedule import Algorithm, Schedule
 from minidist.schedule.traffic import replay
 
 MIB = 2**20
@@ -52,12 +52,11 @@ class Puzzle(NamedTuple):
 
 
 class Star(NamedTuple):
-    """A star for at most `par` of a metric, with each of these numbers of ranks."""
+    """A star for at most so much of each metric, with each of these numbers of ranks."""
 
     says: str
-    metric: str
-    par: Par
-    ranks: Sequence[int] = ()  # for the first star
+    limits: Mapping[str, Par]
+    ranks: Sequence[int] = ()  # those of the first star
 
 
 def log(n: int) -> int:
@@ -79,9 +78,10 @@ def collective_task(
     marks: list[Task] = [
         {"says": f"right for {several(ranks)}" if stars else "", "ranks": [*ranks]}
     ]
-    for says, metric, par, own in stars:
-        pars = {n: par(n) for n in own or ranks}
-        marks.append({"says": says, "ranks": [*pars], "metric": metric, "par": pars})
+    for says, limits, own in stars:
+        each = [*(own or ranks)]
+        pars = {metric: {n: par(n) for n in each} for metric, par in limits.items()}
+        marks.append({"says": says, "ranks": each, "limits": pars})
     numbers = sorted({n for mark in marks for n in mark["ranks"]})
     task: Task = {
         "judge": "collective",
@@ -96,6 +96,7 @@ def collective_task(
         "two_nodes": False,
         "free": False,
         "bytes": BUCKET,
+        "links": [],
         "size": "G = 25 MiB",
         "columns": [
             {"title": "steps", "metric": "steps"},
@@ -108,32 +109,57 @@ def collective_task(
 
 def beside(task: Task, n: int) -> list[list[Any]]:
     """Prices to compare a reader's with, one for each of a task's columns."""
-    collective = task["collective"]
-    known = {"the ring": RINGS[collective]} if collective in RINGS else {}
     if task["two_nodes"]:
-        known["nodes first"] = lambda n: algorithms.hierarchical_all_reduce(n, local=n // 2)
+        known: dict[str, Algorithm] = {"nodes first": nodes_first}
+        least = [2 * log(n // 2) + 1, 2, least_of_two_nodes(n)]
+    else:
+        collective = task["collective"]
+        known = {"the ring": RINGS[collective]} if collective in RINGS else {}
+        sent = LEAST[collective](n)
+        times = [alpha * log(n) + beta * sent * BUCKET for alpha, beta in LINKS.values()]
+        least = [log(n), sent, *times]
     rows: list[list[Any]] = []
     for name, algorithm in known.items():
         done = replay(algorithm(n))
         rows.append([name, *(measured(done, column, task) for column in task["columns"])])
-    if not task["two_nodes"]:
-        least = LEAST[collective](n)
-        times = [alpha * log(n) + beta * least * BUCKET for alpha, beta in LINKS.values()]
-        rows.append(["at least", log(n), least, *times])
-    return rows
+    return [*rows, ["at least", *least]]
+
+
+# ---- two nodes ----
+
+INSIDE, BETWEEN = LINKS["NVLink of an H100"], LINKS["400 Gb/s InfiniBand"]
+
+
+def nodes_first(n: int) -> Schedule:
+    """The library's all-reduce over two nodes."""
+    return algorithms.hierarchical_all_reduce(n, local=n // 2)
+
+
+def least_of_two_nodes(n: int) -> float:
+    """The least seconds of an all-reduce over two nodes of two to four ranks.
+
+    The first rank with a sum needs N - 1 messages or more, and then every other rank needs one:
+    2N - 2 for each chunk, two of them between the nodes. A rank sends one at a time, so the time
+    for bytes is at least what these take when all ranks send equally many. So few messages need
+    2 log2(N/2) + 1 steps, and one more per chunk costs more than all steps that it can save.
+    """
+    local = n // 2
+    inside = 2 * (log(local) * INSIDE[0] + (local - 1) / local * BUCKET * INSIDE[1])
+    return inside + BETWEEN[0] + BUCKET / local * BETWEEN[1]
 
 
 def two_nodes_task() -> Task:
     """An all-reduce over two nodes with NVLink inside and a network card for each GPU."""
-    links = [LINKS["NVLink of an H100"], LINKS["400 Gb/s InfiniBand"]]
+    links = [INSIDE, BETWEEN]
     columns = [
         {"title": "steps", "metric": "steps"},
         {"title": "between the nodes", "metric": "between"},
         {"title": "time", "metric": "time", "links": links},
     ]
-    least = Star("2 G between the nodes, of all ranks together", "between", lambda n: 2)
-    task = collective_task("all_reduce", (4, 6, 8), least, two_nodes=True, columns=columns)
-    pars = {n: rows[-1][-1] for n, rows in task["beside"].items()}
-    quick = {"says": "as quick as nodes first", "ranks": [*pars], "metric": "time", "par": pars}
-    task["marks"].append(quick | {"links": links})
-    return task
+    stars = [
+        Star("2 G between the nodes, of all ranks together", {"between": lambda n: 2}),
+        Star("as quick as can be", {"time": least_of_two_nodes}),
+    ]
+    return collective_task(
+        "all_reduce", (4, 6, 8), *stars, two_nodes=True, columns=columns, links=links
+    )
