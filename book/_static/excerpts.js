@@ -1,68 +1,114 @@
-// Under each result of the search: where the page says it. Above all: the error message that was
-// pasted, whatever else came with it.
+// The page of search results: Sphinx shows what `finder.js` finds. Under each result stands where
+// the page says it; above all, what the error message means that was pasted.
 (() => {
+  "use strict";
   const AROUND = 90; // characters before and after
+  const { STOP, termsOf, stemsOf, times, rank, explain, pasted } = globalThis.minidistFinder;
+  const texts = globalThis.searchTexts ?? {};
   const query = (new URLSearchParams(location.search).get("q") ?? "").trim();
-  const words = query.split(/[\s-]+/).filter(Boolean).map((word) => word.replace(/[.*+?^${}()|[\]\\\/]/g, "\\$&"));
-  const phrase = new RegExp(words.join("[\\s-]+"), "iu");
-  const each = new RegExp(`(${words.join("|")})`, "giu");
+  const terms = termsOf(query);
+  const phrase = stemsOf(query);
+  const make = (name, text, ...children) => {
+    const node = document.createElement(name);
+    if (text) node.className = text;
+    node.append(...children);
+    return node;
+  };
+
+  // ---- which pages ----
+
+  // [docname, title, anchor, description, score, filename], the best last, as Sphinx wants it.
+  function results() {
+    const { docnames, filenames, titles, alltitles } = Search._index;
+    const headings = {};
+    for (const [text, places] of Object.entries(alltitles)) {
+      for (const [file, id] of places) if (id !== null) (headings[docnames[file]] ??= []).push([id, text]);
+    }
+    const titleOf = Object.fromEntries(docnames.map((page, file) => [page, titles[file]]));
+    const found = rank(query, { titles: titleOf, headings, texts });
+    if (found.pages.length && !found.full) results.some = true;
+    const entries = found.pages.map(({ page, heading, score }) => {
+      const place = heading && heading.text !== titleOf[page] ? heading : null;
+      const title = place ? `${titleOf[page]} > ${place.text}` : titleOf[page];
+      return [page, title, place ? `#${place.id}` : "", null, score, filenames[docnames.indexOf(page)]];
+    });
+    return [...entries, ...objects()].sort((a, b) => a[4] - b[4]);
+  }
+
+  // Names of the API that were typed in full.
+  function objects() {
+    const words = query.toLowerCase().match(/[\p{L}\p{N}_]+/gu) ?? [];
+    const own = words.filter((word) => words.length === 1 || word.includes("_"));
+    const sure = /_|[a-z][A-Z]/.test(query);
+    const found = own.flatMap((word) => Search.performObjectSearch(word, new Set([word])));
+    return found
+      .filter(([, name]) => own.includes(name.split(".").pop().toLowerCase()))
+      .map(([page, name, anchor, says, , file]) => [page, name, anchor, says, sure ? 90 : 15, file]);
+  }
+
+  // ---- where they say it ----
+
+  // The pieces of a text, every second one a word that is meant.
+  function pieces(text) {
+    const words = text.split(/([\p{L}\p{N}_]+)/u);
+    const known = new Set(terms.flat(2).filter((word) => !STOP.has(word)));
+    const marked = [""];
+    words.forEach((word, i) => {
+      if (i % 2 && known.has(stemsOf(word)[0])) marked.push(word, "");
+      else marked[marked.length - 1] += word;
+    });
+    return marked;
+  }
 
   function excerpt(page) {
-    const paragraphs = globalThis.searchTexts?.[page] ?? [];
-    const different = (text) => new Set(text.match(each)?.map((word) => word.toLowerCase())).size;
-    const most = (one, other) => (different(other) > different(one) ? other : one);
-    const best = paragraphs.find((text) => phrase.test(text)) ?? paragraphs.reduce(most, "");
-    const at = Math.max(0, best.search(phrase.test(best) ? phrase : each));
+    const all = (texts[page] ?? []).map((text) => [text, stemsOf(text)]);
+    const worth = (words) =>
+      terms.filter((term) => term.some((each) => times(each, words))).length + (times(phrase, words) ? 100 : 0);
+    const [best] = all.reduce((most, each) => (worth(each[1]) > worth(most[1]) ? each : most), ["", []]);
+    const at = pieces(best)[0].length;
     const start = at > AROUND ? best.indexOf(" ", at - AROUND) + 1 : 0;
-    const end = at + AROUND < best.length ? best.lastIndexOf(" ", at + 2 * AROUND) : best.length;
-    return different(best) && `${start ? "… " : ""}${best.slice(start, end)}${end < best.length ? " …" : ""}`;
+    const end = at + 2 * AROUND < best.length ? best.lastIndexOf(" ", at + 2 * AROUND) : best.length;
+    return best && `${start ? "… " : ""}${best.slice(start, end)}${end < best.length ? " …" : ""}`;
   }
 
   function add(result) {
     const link = result.querySelector("a");
     if (!link || result.querySelector(".excerpt")) return;
-    const page = link.getAttribute("href").replace(/\.html(#.*)?$/, "");
-    const text = excerpt(page);
+    const text = excerpt(link.getAttribute("href").replace(/\.html(#.*)?$/, ""));
     if (!text) return;
-    const line = document.createElement("p");
-    line.className = "excerpt";
-    for (const [i, piece] of text.split(each).entries()) {
-      const mark = document.createElement("mark");
-      mark.textContent = piece;
-      line.append(i % 2 ? mark : piece);
-    }
-    result.append(line);
+    result.append(make("p", "excerpt", ...pieces(text).map((piece, i) => (i % 2 ? make("mark", "", piece) : piece))));
   }
 
-  // A message is meant if most of its words were typed, or if little else was.
-  function meant(message) {
-    const wordsOf = (text) => new Set(text.toLowerCase().match(/[a-z][a-z_]{2,}/g));
-    const [its, typed] = [wordsOf(message), wordsOf(query)];
-    const common = [...its].filter((word) => typed.has(word)).length;
-    const enough = common >= 0.6 * its.size || common >= 0.8 * typed.size;
-    return common >= 3 && enough ? common / its.size : 0;
-  }
+  // ---- messages ----
 
   function addMessages() {
-    const all = Object.entries(globalThis.searchMessages ?? {});
-    const found = all.map(([id, text]) => [meant(text), id, text]).filter(([share]) => share);
-    for (const [, id, text] of found.sort().reverse().slice(0, 3).reverse()) {
-      const line = document.createElement("p");
-      const link = document.createElement("a");
-      const code = document.createElement("code");
-      line.className = "message";
+    const messages = globalThis.searchMessages ?? {};
+    const found = explain(query, messages);
+    for (const [id] of found) {
+      const link = make("a", "", make("code", "", messages[id].lines[0]));
       link.href = `book/errors.html#${id}`;
-      code.textContent = text;
-      link.append(code);
-      line.append("Explained: ", link);
-      results.before(line);
+      shown.before(make("p", "message", "Explained: ", link), make("p", "excerpt", messages[id].says));
     }
+    if (!found.length && pasted(query)) {
+      const link = make("a", "", "error messages");
+      link.href = "book/errors.html";
+      shown.before(make("p", "message", "This message is not among the ", link, " that the book explains."));
+    }
+    return found.length > 0;
   }
 
-  const results = document.querySelector("#search-results");
-  if (!results || !words.length) return;
-  addMessages();
-  const addAll = () => results.querySelectorAll("li").forEach(add);
-  new MutationObserver(addAll).observe(results, { childList: true, subtree: true });
-  addAll();
+  const shown = document.querySelector("#search-results");
+  if (!shown || !terms.length) return;
+  Search._performSearch = () => {
+    document.getElementById("search-progress")?.replaceChildren();
+    const found = results();
+    if (results.some && !explained) {
+      const text = "No page has all of these words. These have some of them, the rarest first:";
+      shown.before(make("p", "message", text));
+    }
+    return found;
+  };
+  const explained = addMessages();
+  const addAll = () => shown.querySelectorAll("li").forEach(add);
+  new MutationObserver(addAll).observe(shown, { childList: true, subtree: true });
 })();

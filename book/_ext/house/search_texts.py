@@ -2,7 +2,8 @@
 
 Opened from a disk, a page cannot fetch another one, so results would have no excerpts, and their
 order would not know whether a page has the words one beside the other. And of the page of error
-messages, each message with its address, since who pastes one pastes also what varies in it.
+messages, each entry with its address: the message, others that mean the same, which stand after
+"Also" in the entry, and its first two sentences.
 """
 
 import json
@@ -18,7 +19,8 @@ FILE = Path("_static", "search_texts.js")
 LETTERS = {"alpha": "α", "beta": "β", "times": "×", "cdot": "·", "ge": "≥", "le": "≤", "log": "log"}
 MESSAGES = "book/errors"
 texts: dict[str, list[str]] = {}
-messages: dict[str, str] = {}  # anchor → message
+ALSO = "Also "
+messages: dict[str, dict[str, Any]] = {}  # anchor → lines, and what the page says of them
 
 
 def read(app: Sphinx, doctree: nodes.document, page: str) -> None:
@@ -29,7 +31,18 @@ def read(app: Sphinx, doctree: nodes.document, page: str) -> None:
     if page == MESSAGES:
         for section in doctree.findall(nodes.section):
             if isinstance(section[0][0], nodes.literal):
-                messages[section["ids"][0]] = section[0].astext()
+                messages[section["ids"][0]] = entry(section[0].astext(), section[1])
+
+
+def entry(message: str, paragraph: nodes.Element) -> dict[str, Any]:
+    """All lines of an entry's message, and its first two sentences."""
+    also, text = [], paragraph.astext()
+    if text.startswith(ALSO):
+        names, _, text = text.partition(". ")
+        literals = [each.astext() for each in paragraph.findall(nodes.literal)]
+        also = [each for each in literals if each in names]
+    sentences = re.split(r"(?<=[.!?]) (?=[A-Z`\[*])", " ".join(text.split()))
+    return {"lines": [message, *also], "says": " ".join(sentences[:2])}
 
 
 def without_tex(text: str) -> str:
