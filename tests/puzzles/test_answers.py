@@ -122,6 +122,7 @@ def test_who_may_says_how_many_chunks_there_are() -> None:
         ("  x = 1\ny = 2\n", "Python cannot read it: unexpected indent.", 1),
         ("import nothing\n", "ModuleNotFoundError: No module named 'nothing'", 1),
         ("x = 1 / 0\n", "ZeroDivisionError", 1),
+        ("def ring(ranks):\n    return ring(ranks)\n", "RecursionError: a function calls", 2),
         ("def ring(ranks):\n    yield [Send(0)]\n", "TypeError", 2),
         (LOOP.replace("all_reduce", "ring").replace("[]", "[Send(0, 1, 0, False)]"),
          "It yields more than 1000 steps. Does its loop end?", None),

@@ -190,6 +190,11 @@ ERRORS = [
 ]
 
 
+def test_endless_recursion_is_called_so(site: Pages) -> None:
+    shown = edit(opened(site, "ring"), "ring", "def ring(ranks):\n    return ring(ranks)\n")
+    expect(ran(shown)).to_contain_text("RecursionError: a function calls itself, and never ends.")
+
+
 def test_an_error_is_shown_at_its_line(site: Pages) -> None:
     shown = edit(opened(site, "ring"), "ring")
     box = shown.locator("textarea")
@@ -343,6 +348,57 @@ def test_what_one_wrote_stays_and_can_be_reset(site: Pages) -> None:
     page.reload()
     edit(page, "ring")
     expect(shown.locator("textarea")).to_have_value(EDITABLE["ring"].stub)
+
+
+def test_a_reset_can_be_undone_and_the_best_answer_comes_back(site: Pages) -> None:
+    page = opened(site, "broadcast")
+    shown, solution = edit(page, "broadcast", "x = 1"), PUZZLES["broadcast"].solution
+    expect(button(shown, "My best answer")).to_be_hidden()
+    button(shown, "Reset").click()
+    page.keyboard.press("Control+z")
+    expect(shown.locator("textarea")).to_have_value("x = 1")
+    shown.locator("textarea").fill(solution)
+    ran(shown)
+    shown.locator("textarea").fill("y = 2")
+    page.reload()
+    edit(page, "broadcast")
+    expect(shown.locator("textarea")).to_have_value("y = 2")
+    button(shown, "My best answer").click()
+    expect(shown.locator("textarea")).to_have_value(solution)
+
+
+# The orders in which code might come back as another: each is played out here.
+
+
+def test_a_button_pressed_twice_while_files_load_brings_one_box(site: Pages) -> None:
+    page = opened(site, "ring")
+    edit(page, "ring", "# mine\n")
+    page.reload()
+    twice = "button => { button.click(); button.click(); }"
+    button(figure(page, "ring"), "Edit").evaluate(twice)
+    box = figure(page, "ring").locator("textarea")
+    expect(box).to_have_count(1)
+    expect(box).to_have_value("# mine\n")
+
+
+def test_a_box_of_another_tab_follows_and_does_not_write_over_what_is_newer(site: Pages) -> None:
+    here, there = opened(site, "ring"), opened(site, "ring")
+    first, second = edit(here, "ring"), edit(there, "ring")
+    first.locator("textarea").fill("# mine\n")
+    expect(second.locator("textarea")).to_have_value("# mine\n")
+    second.locator("textarea").press_sequentially("x")
+    expect(first.locator("textarea")).to_have_value(re.compile("x"))
+
+
+def test_a_report_that_comes_late_keeps_the_code_that_ran(site: Pages) -> None:
+    page = opened(site, "broadcast")
+    solution = PUZZLES["broadcast"].solution
+    shown = edit(page, "broadcast", solution)
+    button(shown, "Run").evaluate("button => button.click()")
+    shown.locator("textarea").fill("# later\n")
+    expect(shown.locator(".verdict")).to_contain_text("Right.")
+    kept = json.loads(page.evaluate("localStorage['minidist.puzzles']"))["broadcast"]
+    assert kept == {"code": "# later\n", "best": solution, "stars": 3}
 
 
 def test_all_stars_are_shown_at_once(site: Pages) -> None:

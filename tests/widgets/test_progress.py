@@ -236,7 +236,11 @@ def test_all_that_is_kept_goes_from_one_browser_to_another(reader: Reader, tmp_p
     reader = Reader(reader.site)  # another browser
     page = reader.open(LIST)
     assert reader.kept("puzzles") == {}
-    mine = {"broadcast": {"code": "mine"}, "ring": {"code": "mine"}, "pipeline": {"stars": 2}}
+    mine = {
+        "broadcast": {"code": "mine", "stars": 1, "best": "ours"},
+        "ring": {"code": "mine"},
+        "pipeline": {"stars": 2},
+    }
     reader.keep("puzzles", json.dumps(mine))
     reader.keep("guesses", json.dumps({"few": GUESSED | {"says": "Mine."}}))
     box(page, "Scaling").check()
@@ -245,7 +249,7 @@ def test_all_that_is_kept_goes_from_one_browser_to_another(reader: Reader, tmp_p
     for name in ("The ring", "DDP, flat", "Scaling"):
         expect(box(page, name)).to_be_checked()
     assert reader.kept("puzzles") == {
-        "broadcast": {"code": "a", "stars": 3},
+        "broadcast": {"code": "mine", "stars": 3, "best": "a"},
         "ring": {"code": "mine", "stars": 0},
         "fsdp": {"stars": 99},
         "pipeline": {"code": "c", "stars": 2},

@@ -65,9 +65,17 @@ def run(source: str, task: Task) -> Task:
         report["says"] = [f"Python cannot read it: {error.msg}."]
         report["line"] = indented(source) if error.msg == "unexpected indent" else error.lineno
     except Exception as error:
-        report["says"] = [f"{type(error).__name__}: {str(error).split(' (warning:')[0]}"]
+        report["says"] = [sentence(error)]
         report["line"] = line_of(error)
     return {"line": None, **report, "output": output.text, "more": output.more}
+
+
+def sentence(error: Exception) -> str:
+    """What Python says of an error; Brython meets endless recursion as an error of JavaScript's."""
+    text = str(error).split(" (warning:")[0]
+    if isinstance(error, RecursionError) or "call stack" in text or "too much recursion" in text:
+        return "RecursionError: a function calls itself, and never ends."
+    return f"{type(error).__name__}: {text}"
 
 
 def line_of(error: BaseException) -> int | None:

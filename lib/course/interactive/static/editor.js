@@ -3,7 +3,7 @@
 (() => {
   "use strict";
   const { html, button, buildAll } = globalThis.minidistPlayer;
-  const { kept, keep, lost, load } = globalThis.minidistKept;
+  const { kept, keep, lost, whenKept, load } = globalThis.minidistKept;
   const { starsOf } = globalThis.minidistPuzzles;
   const { lanes } = globalThis.minidistSliders;
   const LIMIT = 2000; // ms that what a reader wrote may run
@@ -147,7 +147,9 @@
       const data = JSON.parse(figure.querySelector("script").textContent); // task, stub
       Object.assign(this, { figure, name, stars: Number(stars), ...data });
       this.makeParts(controls);
-      this.open(this.kept.code ?? this.stub);
+      this.seen = this.stub; // what was kept when this box last heard of it
+      whenKept("puzzles", () => this.follow());
+      this.open(this.seen);
       this.box.focus();
       start().catch((error) => this.say(error.message));
     }
@@ -163,6 +165,15 @@
     open(code) {
       this.box.value = code;
       this.number();
+    }
+
+    // Another tab, an import, or a page that comes back: what is kept is newer than this box, which
+    // would write over it with the next key. A box in which somebody has typed since stays as it is.
+    follow() {
+      const { code = this.stub, best } = this.kept;
+      if (code !== this.seen && this.box.value === this.seen) this.open(code);
+      this.seen = code;
+      this.toBest.hidden = best === undefined || best === this.box.value;
     }
 
     makeParts(controls) {
@@ -183,7 +194,8 @@
       this.result = html("div", { class: "result" });
       const run = button("Run", () => this.run());
       run.className = "run";
-      controls.replaceChildren(run, button("Reset", () => this.reset()), ...this.chooser);
+      this.toBest = button("My best answer", () => this.replace(this.kept.best));
+      controls.replaceChildren(run, button("Reset", () => this.reset()), this.toBest, ...this.chooser);
       controls.before(text, html("p", { class: "hint", id: keys }, help));
       controls.after(this.said, this.result);
     }
@@ -232,10 +244,16 @@
       event.preventDefault();
     }
 
+    // As typed, so that Ctrl+Z brings back what was there.
+    replace(code) {
+      this.box.focus();
+      type(this.box, code, 0, this.box.value.length);
+    }
+
     reset() {
-      this.open(this.stub);
-      this.keep({ code: undefined });
-      this.say("");
+      if (this.box.value === this.stub) return;
+      this.replace(this.stub);
+      this.say("This is the code to begin with. Ctrl+Z brings back yours.");
       this.result.replaceChildren();
     }
 
@@ -251,17 +269,18 @@
       this.result.replaceChildren();
       try {
         const limit = Number(this.figure.dataset.limit) || LIMIT;
-        this.show(await run(this.box.value, this.task, limit));
+        const code = this.box.value; // it may change before the report comes
+        this.show(await run(code, this.task, limit), code);
       } catch (error) {
         this.say(error.message);
       }
       this.running = false;
     }
 
-    show(report) {
+    show(report, code) {
       const earned = report.marks.filter(([, each]) => each).length;
       if (this.stars && report.right && earned > (this.kept.stars ?? 0)) {
-        this.keep({ code: this.box.value, stars: earned });
+        this.keep({ best: code, stars: earned });
       }
       const kind = report.right ? "right" : "wrong";
       const head = html("strong", { class: kind }, report.right ? "✓ Right. " : "✗ Not yet. ");

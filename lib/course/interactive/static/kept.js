@@ -1,5 +1,5 @@
 // What a reader did, as this browser keeps it. `progress` is {off, done: {name: page}}, `puzzles`
-// {name: {code, stars}}, `guesses` {name: {question, page, guess, says}} with a ratio or `right`.
+// {name: {code, stars, best}}, `guesses` {name: {question, page, guess, says}} with a ratio or `right`.
 globalThis.minidistKept = (() => {
   "use strict";
   const { html } = globalThis.minidistPlayer;

@@ -23,10 +23,12 @@
     const open = button("Edit", edit);
     const controls = html("div", { class: "controls" }, open);
     async function edit() {
+      open.disabled = true; // pressed twice, it would bring two boxes
       try {
         await Promise.all(["editor.css", "editor.js"].map(load));
         new globalThis.MinidistEditor(figure, controls);
       } catch ({ message }) {
+        open.disabled = false;
         controls.replaceChildren(open, html("span", { role: "status" }, message));
       }
     }

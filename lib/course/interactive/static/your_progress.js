@@ -49,16 +49,18 @@
     setTimeout(() => URL.revokeObjectURL(href), 1000);
   }
 
-  // What was done in either browser; of each puzzle the better result. Older files have no guesses,
-  // or nothing but puzzles.
+  // What was done in either browser; of each puzzle the better result, and the code of this one.
+  // Older files have no guesses and no best answers, or nothing but puzzles.
   function receive(given) {
     const { done: theirs = {}, puzzles = given, guesses = {} } = given;
     const ticks = boxes.filter((box) => box.value in theirs).map((box) => [box.value, box.dataset.page]);
-    const written = Object.entries(puzzles).flatMap(([name, { code = "", stars = 0 }]) => {
-      if (typeof code !== "string" || !Number.isInteger(stars) || !(code || stars > 0)) return [];
+    const written = Object.entries(puzzles).flatMap(([name, { code = "", stars = 0, best = code }]) => {
+      const texts = [code, best].every((each) => typeof each === "string");
+      if (!texts || !Number.isInteger(stars) || !(code || stars > 0)) return [];
       const mine = { stars: 0, ...kept("puzzles")[name] };
-      const best = (stars > mine.stars && code) || mine.code || code;
-      return [[name, { code: best || undefined, stars: Math.max(stars, mine.stars) }]];
+      const better = stars > mine.stars ? best : mine.best;
+      const both = { code: mine.code || code || undefined, stars: Math.max(stars, mine.stars) };
+      return [[name, better ? { ...both, best: better } : both]];
     });
     const guessed = Object.entries(guesses).filter(([, { says }]) => typeof says === "string");
     if (!(ticks.length + written.length + guessed.length)) throw new Error("nothing of ours");
