@@ -21,7 +21,7 @@ import torch.distributed as dist
 import minidist
 from minidist import RankError, launch
 from minidist.launch import report
-from minidist.launch.outcome import Died, Raised
+from minidist.launch.outcome import Died, Frame, Raised
 from minidist.launch.report import failure
 
 
@@ -249,7 +249,7 @@ def test_ranks_that_wait_for_one_that_has_returned_are_not_left_until_the_deadli
 
     with pytest.raises(RankError) as caught:
         launch(skips, 3, timeout=1000)
-    said = "ranks 0, 2 did not end, and nothing moves any more\nrank 1 had returned; the others may"
+    said = "ranks 0, 2 did not end, and nothing moves any more\nrank 1 had returned; ranks 0, 2 may"
     assert str(caught.value).startswith(said)
     assert "minidist.all_reduce(torch.ones(2))" in str(caught.value)
 
@@ -261,6 +261,43 @@ def test_ranks_that_wait_for_one_that_has_returned_are_not_left_until_the_deadli
             dist.barrier(group)
 
     launch(waits_for_one_that_sleeps, 3)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="others do not tell whether a process moves")
+def test_one_rank_that_waits_for_one_is_named_and_a_call_that_compares_is_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(report, "QUIET", 0.5)
+    monkeypatch.setattr(report, "STILL", 3)
+
+    def other_shapes() -> None:
+        dist.all_reduce(torch.ones(2 + dist.get_rank()))
+
+    with pytest.raises(RankError) as caught:
+        launch(other_shapes, 2)
+    assert str(caught.value).startswith(
+        "rank 1 did not end, and nothing moves any more\n"
+        "rank 0 had returned; rank 1 may wait for it\n"
+        "if all ranks made this call, their shapes may differ: minidist.all_reduce compares and "
+        "names them\n\n  File"
+    )
+    assert capsys.readouterr().out == ""
+
+
+def frame(file: str, name: str, line: int = 1) -> Frame:
+    return (file, line, name, None)
+
+
+def test_where_ranks_stand_is_in_a_learners_lines_and_a_single_rank_is_named() -> None:
+    grader = str(Path(report.OURS).parent / "course" / "ask" / "ranks.py")
+    torchs = frame(report.C10D, "all_reduce")
+    calls = [frame(grader, "graded"), frame("mine/ring.py", "ring"), frame(grader, "exchange")]
+    assert report.where({2: [*calls, torchs]}, named=True)[:2] == [
+        "rank 2:",
+        '  File "mine/ring.py", line 1, in ring',
+    ]
+    assert "exchange" not in "".join(report.where({2: [*calls, torchs]}))
+    assert "exchange" in "".join(report.where({2: [calls[0], calls[2]]})), "there are no others"
 
 
 def test_of_an_exception_that_fills_a_book_both_ends_are_shown() -> None:

@@ -88,7 +88,7 @@ def launch(
                     output.writer.close()  # the rank has it now
                 within = _collect(ours, outcomes, outputs, timeout)
             except KeyboardInterrupt:
-                stood = where(stacks_of(ours, outcomes, patience=2))
+                stood = where(stacks_of(ours, outcomes, patience=2), named=True)
                 raise Interrupted("\n".join(["where the ranks stood", "", *stood])) from None
             failed = any(isinstance(outcome, Raised | Died) for outcome in outcomes)
             stacks = {} if failed else stacks_of(ours, outcomes, patience=2)

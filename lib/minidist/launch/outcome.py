@@ -65,7 +65,9 @@ class Died:
         if self.code >= 0:
             return f"left with exit code {self.code}, without returning or raising"
         names = {each.value: each.name for each in signal.Signals}
-        return f"was killed by {names.get(-self.code, f'signal {-self.code}')}"
+        name = names.get(-self.code, f"signal {-self.code}")
+        why = "; what it printed last says why" if name == "SIGABRT" else ""
+        return f"was killed by {name}{why}"
 
 
 Outcome = Returned | Raised | Died

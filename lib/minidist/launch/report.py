@@ -23,6 +23,7 @@ from minidist.launch.cleanup import Job
 from minidist.launch.outcome import Died, Frame, Outcome, Raised, Returned
 
 OURS = str(Path(__file__).parents[1])
+GRADERS = str(Path(__file__).parents[2] / "course")  # a learner's own lines say more
 LIBRARIES = tuple({OURS, os.path.dirname(torch.__file__), *sysconfig.get_paths().values()})
 LONGEST = 12  # lines of a message; the rest is in `details`
 CAUSE = 100_000  # characters of an exception that is kept as the cause, which Python prints whole
@@ -31,6 +32,8 @@ BETWEEN = 1.0  # seconds between two looks
 STILL = 5  # looks in a row at which ranks that wait for one that has returned are given up
 WAKES, COMPUTES = 8, 0.05  # times and seconds of a rank called still; at a barrier it wakes 5 times
 REPLY = 0.5  # seconds that the ranks have to say where they stand
+C10D = "torch/distributed/distributed_c10d.py"
+COMPARED = ("all_reduce", "reduce", "broadcast", "all_gather_into_tensor", "reduce_scatter_tensor")
 CALLER = rank_process.__file__.encode("ascii", "backslashreplace").decode()  # as faulthandler does
 
 Outcomes = Sequence[Outcome | None]  # one per rank; None: not ended yet
@@ -66,8 +69,10 @@ def hang(outcomes: Outcomes, stacks: Mapping[int, Sequence[Frame]], within: str)
     hung = [rank for rank, outcome in enumerate(outcomes) if outcome is None]
     lines = [f"{name_ranks(hung)} did not end{within}"]
     if done := [rank for rank in range(len(outcomes)) if rank not in hung]:
-        lines.append(f"{name_ranks(done)} had returned; the others may be waiting for them")
-    lines += ["", *where({rank: stacks.get(rank, []) for rank in hung})]
+        them = "it" if len(done) == 1 else "them"
+        lines.append(f"{name_ranks(done)} had returned; {name_ranks(hung)} may wait for {them}")
+    stood = {rank: stacks.get(rank, []) for rank in hung}
+    lines += [*advice(stood), "", *where(stood)]
     calls = [f"Where rank {r} stood:\n{''.join(traceback.format_list(stacks[r]))}" for r in stacks]
     return RankError(_short(lines), hung, "\n".join(calls))
 
@@ -77,7 +82,18 @@ def waits(calls: Sequence[Frame]) -> bool:
     return any("distributed" in file or OURS in file for file, *_ in calls)
 
 
-def where(stacks: Mapping[int, Sequence[Frame]]) -> list[str]:
+def advice(stacks: Mapping[int, Sequence[Frame]]) -> list[str]:
+    """The thing to try if ranks stand in one collective of torch's, which compares nothing."""
+    calls = {name for stack in stacks.values() for file, _, name, _ in stack if file.endswith(C10D)}
+    names = calls & {*COMPARED}
+    if not stacks or len(names) != 1:
+        return []
+    call = f"minidist.{names.pop()}"
+    return [f"if all ranks made this call, their shapes may differ: {call} compares and names them"]
+
+
+def where(stacks: Mapping[int, Sequence[Frame]], named: bool = False) -> list[str]:
+    """The places where ranks stand; with `named` each with its ranks, even if there is one."""
     places: dict[tuple[str, ...], list[int]] = {}
     for rank, calls in stacks.items():
         places.setdefault(tuple(_own(calls)), []).append(rank)
@@ -87,7 +103,7 @@ def where(stacks: Mapping[int, Sequence[Frame]]) -> list[str]:
 
     lines = []
     for place in sorted(places, key=waits_and_size):
-        lines += [f"{name_ranks(places[place])}:"] if len(stacks) > 1 else []
+        lines += [f"{name_ranks(places[place])}:"] if named or len(stacks) > 1 else []
         lines += place or ["  before the function began, or unknown"]
     return lines
 
@@ -152,7 +168,8 @@ class Patience:
             return self._still >= STILL
         if due and any(waiting):
             text = f"launch: nothing has moved for a while; after {self._timeout:g} s it is ended. "
-            print("\n".join([f"{text}Where the ranks stand:", *where(stacks)]), flush=True)
+            lines = [f"{text}Where the ranks stand:", *where(stacks, named=True), *advice(stacks)]
+            print("\n".join(lines), flush=True)
         if due:
             self._next = float("inf") if any(waiting) else time.monotonic() + QUIET
         return False
@@ -183,7 +200,8 @@ def read_stack(text: str) -> list[Frame]:
 
 def own_calls(calls: Sequence[Frame]) -> Sequence[Frame]:
     own = [c for c in calls if not c[0].startswith((*LIBRARIES, "<frozen"))]
-    return [c for c in own if "/site-packages/" not in c[0]] or calls[-1:]  # of another process
+    own = [c for c in own if "/site-packages/" not in c[0]]  # of another process
+    return [c for c in own if not c[0].startswith(GRADERS)] or own or calls[-1:]
 
 
 def _own(calls: Sequence[Frame]) -> list[str]:
