@@ -42,14 +42,18 @@ class Output:
         self.more += len(text) - len(kept)
 
 
-def run(source: str, task: Task) -> Task:
+def run(source: str, task: Task, builtins: Task | None = None) -> Task:
     """Run a reader's code and judge the function that the task asks for.
+
+    Where `builtins` are given, the code has no others of Python's own functions.
 
     The report has `right`, `says` (sentences), `marks` ([text, earned] of each star), perhaps a
     `table`, something `drawn` or `lanes`, the `line` of an error, and what was printed.
     """
     output = Output()
     names = {"__name__": "yours", "print": output.print, **GIVEN[task["judge"]]}
+    if builtins is not None:
+        names["__builtins__"] = builtins
     report = {"right": False, "marks": [[mark["says"], False] for mark in task["marks"]]}
     try:
         exec(source, names)
