@@ -70,5 +70,5 @@ def test_the_stub_is_no_mistake_yet_and_a_class_has_the_task(
     hand_in(tmp_path, (ROOT / "lib/course/project/stub.py").read_text(), monkeypatch)
     verdict, last = report.lines("mine", "checks")
     assert verdict.startswith("checks: Not yet. In mine/checks.py, line ")
-    assert "mine/checks.py write check; then run `make grade` again" in last
+    assert "mine/checks.py write check; then run `make grade ONLY=checks` again" in last
     assert "project: checks" in tasks_of(tmp_path)

@@ -1,7 +1,6 @@
 """Each milestone refuses a class that is right but for what it sends."""
 
 from dataclasses import replace
-from random import Random
 from typing import Any
 from unittest.mock import patch
 
@@ -13,8 +12,9 @@ from course.ask.verdict import Wrong
 from course.project import costs
 from course.project.check import compare
 from course.project.costs import WIDTH, Cost, check_cost, cost, memory, of_all
+from course.project.held import Held
 from course.project.milestones import MILESTONES
-from course.project.models import MODELS
+from course.project.models import MODELS, Drawn
 from course.project.scenarios import Tally, training
 from course.project.submission import source
 from minidist import Ours, launch
@@ -34,9 +34,8 @@ def on_a_rank(name: str) -> tuple[dict[str, str], dict[str, Cost]]:
     for way, spoil in RESULTS.items():
         train, comm = spoiled(milestone.train, spoil), Tally(Ours(algorithm="ring"))
         try:
-            case = training(kind, comm, Random(0).randint, train, *MODELS["three layers"])
-            for what, mine, right_one in case:
-                compare(what, mine.detach(), right_one.detach())
+            for each in training(kind, comm, Drawn(0), train, *MODELS["three layers"]):
+                compare(each.what, each.mine, each.right)
             said[way] = "right"
         except Wrong as error:
             said[way] = str(error)
@@ -48,7 +47,7 @@ def on_a_rank(name: str) -> tuple[dict[str, str], dict[str, Cost]]:
             peak, kept = memory(wrong, kind, torch.ones(1, WIDTH).double())
             measured[way] = right._replace(peak=peak, kept=kept)
         else:
-            with patch.object(costs, "memory", return_value=(right.peak, right.kept)):
+            with patch.object(costs, "memory", return_value=Held(right.peak, right.kept)):
                 measured[way] = cost(kind, wrong)
     return said, measured
 

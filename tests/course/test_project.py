@@ -32,7 +32,8 @@ def test_what_is_right_on_two_ranks_is_tried_on_three(
 
 def test_a_ring_whose_ranks_all_receive_first_would_hang() -> None:
     orders = [[[Message(sends, 1 - rank, 4)] for sends in (False, True)] for rank in range(2)]
-    with pytest.raises(Wrong, match="2 ranks wait for each other: rank 0 for rank 1, from 1"):
+    circle = "2 ranks wait for each other: rank 0 for rank 1, in irecv from rank 1"
+    with pytest.raises(Wrong, match=circle):
         check_order("all_reduce", orders)
 
 
@@ -41,24 +42,42 @@ def test_nothing_written_is_no_mistake_yet() -> None:
     assert report.grade("DDP, flat", "no_such_package").status == "not yet"
 
 
-SILENT = {
-    "DDP, flat": (silent("self.comm.rank"), r"ddp.py, line .*, in synchronize"),
-    "context parallelism": (
+NOT_SENT = "elif src == self.rank: => elif src == self.rank and (self.rank or work[2] != 2):"
+SILENT = {  # a missing call of one rank, and what it leads to
+    "call": (
+        "DDP, flat",
+        silent("self.comm.rank"),
+        r"drawn widths.*rank 0 calls all_reduce of [\d,]+ bytes \(ddp.py, line \d+\), "
+        "rank 1 end of step 1",
+    ),
+    "send": (
+        "pipeline",
+        changed(lesson("pipeline"), NOT_SENT),
+        r'in case "GPipe", 2 ranks wait for each other: rank 0 for rank 1, irecv from rank 1 '
+        r"\(pipeline.py, line \d+\); rank 1 for rank 0, irecv from rank 0",
+    ),
+    "receive": (
+        "context parallelism",
         changed(lesson("context parallelism"), "[send, receive] => [send, receive][rank == 0 :]"),
-        r"context.py, line .*",
+        r'in case "pieces in order", 2 ranks wait for each other.*\(context.py, line \d+\)',
+    ),
+    "end": (
+        "DDP, flat",
+        silent("self.comm.rank == 0 and [() for _ in iter(int, 1)]"),
+        r"did not end within .*\(ddp.py, line \d+, in .*\)",
     ),
 }
 
 
-@pytest.mark.parametrize("name", SILENT)
-def test_ranks_that_hang_are_killed(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("missing", SILENT)
+def test_ranks_that_hang_are_killed_and_told_who_waits_for_whom(
+    missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text, where = SILENT[name]
+    name, text, told = SILENT[missing]
     for timeout in (3, 10, 60):  # on a busy machine ranks may take a while to begin
         monkeypatch.setattr(submission, "TIMEOUT", timeout)
         (place := tmp_path / str(timeout)).mkdir()
         verdict = graded(name, text, place, monkeypatch, 2)
         if ".py, line" in verdict.text:
             break
-    says(rf"did not end within .*\({where}\).*the same calls", verdict)
+    says(told, verdict)

@@ -17,10 +17,14 @@ from minidist import launch
 from tests.course.milestones import LESSON, write
 from tests.course.verdicts import says
 
-TYPO = "import torch\n\n\ndef all_reduce(tensor):\n    dits.all_reduce(tensor)\n\n\n"
+TYPO = "import torch\n\n\ndef all_reduce(*tensors):\n    dits.all_reduce(*tensors)\n\n\n"
 TYPO += "reduce_scatter = all_gather = all_reduce\n"
 SPINS = "import time\n\nwhile True:\n    time.sleep(0.1)\n"
-PATCHES = "from course.project import check\n\ncheck.run = lambda *_: None\n"
+PATCHES = {
+    "course.project.check.run": "from course.project import check\n\ncheck.run = lambda *_: None\n",
+    "time.perf_counter": "import time\n\ntime.perf_counter = lambda: 0.0\n",
+    "torch.allclose": "import torch\n\ntorch.allclose = lambda *_: True\n",
+}
 ON_FOUR = """
 import time
 
@@ -76,12 +80,13 @@ def test_a_helper_that_is_still_a_stub_is_named(
     assert verdict.text == f"in mine/ddp.py, line {line}, in_buckets is still to be written."
 
 
-def test_a_file_that_changes_its_grader_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("name", PATCHES)
+def test_a_file_that_changes_its_grader_or_the_clock_is_refused(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write(tmp_path, ddp=f"{PATCHES}\n\nclass FlatDDP:\n    pass\n")
+    write(tmp_path, ddp=f"{PATCHES[name]}\n\nclass FlatDDP:\n    pass\n")
     monkeypatch.syspath_prepend(tmp_path)
-    says("replaces course.project.check.run", report.grade("DDP, flat"))
+    says(f"replaces {name}", report.grade("DDP, flat"))
 
 
 def graded(folder: Path, *only: str) -> tuple[int, list[str], str]:
@@ -114,7 +119,11 @@ def test_one_file_is_graded_alone_and_the_status_says_how_it_went(tmp_path: Path
     package = write(tmp_path)
     shutil.copy(package / "right.py", package / "ring.py")
     status, lines, _ = graded(tmp_path, "ring")
-    assert (status, lines[-1][:7]) == (0, "1 of 1.")
+    assert status == 0
+    assert lines[-1] == (
+        "1 of 1. All that was graded is right. Next: DDP, per parameter. In mine/ddp.py write "
+        "PerParameterDDP; then run `make grade ONLY=ddp`."
+    )
     status, lines, error = graded(tmp_path, "rign")
     assert (status, lines) == (2, [])
     known = (

@@ -32,6 +32,7 @@ GRACE = 6.0  # more until the process is killed, if the alarm has not ended it
 TIMEOUT = 15.0  # seconds until real ranks that hang are killed
 IN_ORDER = " All ranks must make the same calls, in the same order."
 CALL = re.compile(r"^  (.+), (line \d+, in .+)$", re.M)
+COURSE = "/lib/course/"  # in the path of a grader's own file
 PRINTED = 5000  # characters of a learner's output that are shown
 COLORS = {"right": "#1a7f37", "wrong": "#cf222e", "not yet": "#8c959f"}
 
@@ -82,16 +83,18 @@ def ask(function: Callable[..., object], *args: object) -> object:
     except TooLong as error:
         raise Wrong(f"for {args} it does not come to an end.") from error
     except Exception as error:
-        where = _line_in(function, error)
-        said = f"{type(error).__name__}{where}: {cut(str(error))}"
+        text = f": {cut(str(error))}" if str(error) else ""
+        said = f"{type(error).__name__}{_line_in(function, error)}{text}"
         raise Wrong(f"for {args} it raised {said}.") from None
 
 
 def _line_in(function: Callable[..., object], error: Exception) -> str:
     """The last line of the learner's own cell or file that the error came through, if any."""
     code = getattr(function, "__code__", None)
+    if not code or COURSE in code.co_filename:
+        return ""  # a function of the grader's, which calls the learner's
     frames = traceback.extract_tb(error.__traceback__)
-    lines = [each.lineno for each in frames if code and each.filename == code.co_filename]
+    lines = [each.lineno for each in frames if each.filename == code.co_filename]
     return f" in line {lines[-1]}" if lines else ""
 
 
@@ -280,7 +283,7 @@ def _learners_line(error: str) -> str:
     """
     ranks = re.split(r"^(?:ranks? [\d, ]+:|which .+)?$", error, flags=re.M)[1:]
     first = next(filter(str.strip, ranks), "")
-    calls = [(file, call) for file, call in CALL.findall(first) if "/lib/course/" not in file]
+    calls = [(file, call) for file, call in CALL.findall(first) if COURSE not in file]
     if not calls:
         return ""
     file, call = calls[-1]

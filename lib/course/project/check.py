@@ -1,23 +1,28 @@
 """A milestone on a rank: what comes out in its scenarios, and what the rank sends for it."""
 
+from collections.abc import Mapping
 from contextlib import ExitStack
-from random import Random
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+import minidist
+from course.ask.averages import times
 from course.ask.verdict import Wrong, many
+from course.project import journal, wire
 from course.project.messages import Batches, recorded, sends
 from course.project.milestones import Milestone
-from course.project.models import WHY
+from course.project.models import WHY, Drawn
 from course.project.scenarios import Tally
-from course.project.submission import LESSON, found
+from course.project.submission import LESSON, found, without_lesson
 from minidist.comm.ours import Ours
 
 TOLERANCE = 1e-9  # in float64, where only the order of sums can make a difference
 ENOUGH = 0.8  # share of `from_scratch`'s bytes: numbers of tokens may be shorter than its int64
+SPARE = 1.1, 512  # times, and bytes: what a process may put on the network beside that
+SHOWN = 6  # elements
 
 
 class Sent(NamedTuple):
@@ -25,7 +30,9 @@ class Sent(NamedTuple):
 
     messages: int
     nbytes: int
+    wire: int  # bytes that its process has put on the network, by whatever call
     batches: Batches  # messages that it posts itself
+    drawn: str  # sizes
 
 
 def check_cases(written: Any, milestone: Milestone, seed: int) -> dict[str, Sent]:
@@ -34,59 +41,122 @@ def check_cases(written: Any, milestone: Milestone, seed: int) -> dict[str, Sent
     Raises:
         Wrong: a result is not that of one process, or this rank sends too much or by other means.
     """
+    lesson = found(LESSON, milestone.file, *milestone.names)
     every = dict[str, Sent]()
-    for case in milestone.others:
-        run(written, milestone, case, seed)
+    minidist.barrier()  # connects, which is no case's traffic
     for case in milestone.cases:
-        lesson = found(LESSON, milestone.file, *milestone.names)
-        least, own = (run(each, milestone, case, seed) for each in (lesson, written))
-        where = f"{case}, {many(dist.get_world_size(), 'rank')}: the results are right, and"
-        if own.messages > least.messages or own.nbytes > least.nbytes:
-            raise Wrong(
-                f"{where} this rank sends {many(own.messages, 'message')} and {own.nbytes:,} "
-                f"bytes; {least.messages} and {least.nbytes:,} are enough."
-            )
-        if own.nbytes < ENOUGH * least.nbytes:
-            raise Wrong(
-                f"{where} {own.nbytes:,} of the {least.nbytes:,} bytes that it takes went through "
-                f"{milestone.means.instead}. Send nothing by other means, and do not keep what can "
-                "be sent again."
-            )
-        every[case] = own
+        least = run(lesson, milestone, case, seed)
+        with without_lesson():
+            every[case] = run(written, milestone, case, seed)
+        check_sent(milestone, every[case], least, place(case))
+    for case in milestone.others:
+        with without_lesson():
+            run(written, milestone, case, seed)
     return every
+
+
+def check_sent(milestone: Milestone, own: Sent, least: Sent, where: str) -> None:
+    """Raise Wrong if a rank sends more than `from_scratch`, less, or by other means."""
+    sent = f"this rank sends {many(own.messages, 'message')} and {own.nbytes:,} bytes"
+    enough = f"{least.messages} and {least.nbytes:,} are enough"
+    wrong = ""
+    if own.messages > milestone.apart * least.messages or own.nbytes > least.nbytes:
+        wrong = f"{sent}; {enough}."
+    elif own.nbytes < ENOUGH * least.nbytes:
+        wrong = (
+            f"{own.nbytes:,} of the {least.nbytes:,} bytes that it takes went through "
+            f"{milestone.means.instead}. Send nothing by other means, and do not keep what can "
+            "be sent again."
+        )
+    elif milestone.fewest and own.messages < least.messages:
+        wrong = f"{sent}; expected {many(least.messages, 'message')}: {milestone.fewest}"
+    elif own.wire > SPARE[0] * least.wire + SPARE[1]:
+        wrong = (
+            f"this rank puts {own.wire:,} bytes on the network, headers included; "
+            f"{least.wire:,} are enough. Send nothing beside {milestone.means.instead}."
+        )
+    if wrong:
+        raise Wrong(f"{where}the results are right, and {wrong} ({own.drawn})")
 
 
 def run(written: Any, milestone: Milestone, case: str, seed: int) -> Sent:
     """Run one case; compare what comes out."""
-    comm, means, size = Tally(Ours(algorithm="ring")), milestone.means, Random(seed).randint
-    where = f"{case.format(seed=seed)}, {many(comm.ranks, 'rank')}"
+    comm, means, drawn = Tally(Ours(algorithm="ring")), milestone.means, Drawn(seed)
+    journal.begin_case(case)
     with ExitStack() as stack:
         for without in means.without:
             stack.enter_context(without(means.instead))
         batches = stack.enter_context(recorded())
         arguments = {**milestone.cases, **milestone.others}[case]
-        for what, mine, right in milestone.scenario(written, comm, size, *arguments):
-            if not isinstance(mine, Tensor):
-                raise Wrong(f"{where}: {what} is {mine!r:.60}, expected a tensor.")
-            compare(f"{where}: {what}", mine.detach(), right.detach(), WHY.get(case, ""))
+        before = wire.sent()
+        try:
+            for each in milestone.scenario(written, comm, drawn, *arguments):
+                compare(each.what, each.mine, each.right, each.slips, WHY.get(case, ""))
+        except Wrong as wrong:
+            raise Wrong(f"{place(case)}{wrong} ({drawn})") from wrong
+        except Exception as error:
+            error.add_note(f'in case "{case}" ({drawn})')
+            raise
+        on_wire = wire.sent() - before
     if "isend" in means.instead:
-        return Sent(len(sends(batches)), sum(sends(batches)), batches)
-    return Sent(comm.messages_sent, comm.bytes_sent, [])
+        return Sent(len(sends(batches)), sum(sends(batches)), on_wire, batches, str(drawn))
+    return Sent(comm.messages_sent, comm.bytes_sent, on_wire, [], str(drawn))
 
 
-def compare(what: str, found: Tensor, right: Tensor, why: str = "") -> None:
-    """Raise Wrong unless the tensors are alike."""
+def place(case: str) -> str:
+    """The beginning of a sentence about a case; which rank it is, `on_ranks` says."""
+    alone = " on 1 rank" if dist.get_world_size() == 1 else ""
+    return f'in case "{case}"{alone}, '
+
+
+def compare(
+    what: str, found: Any, right: Any, slips: Mapping[str, Tensor] | None = None, why: str = ""
+) -> None:
+    """Raise Wrong unless the tensors are alike, or the words equal."""
+    if isinstance(right, str):
+        if found != right:
+            raise Wrong(f"{what} is {found or 'nothing'}, expected {right}.")
+        return
+    if not isinstance(found, Tensor):
+        raise Wrong(f"{what} is {found!r:.60}, expected a tensor.")
+    found, right = found.detach(), right.detach()
     if found.shape != right.shape:
         raise Wrong(f"{what} has shape {list(found.shape)}, expected {list(right.shape)}.")
-    if not torch.allclose(found, right, TOLERANCE, TOLERANCE):
-        off = (found - right).abs().max().item()
-        raise Wrong(
-            f"{what} is off by {off:.2g} from that of one process with the whole batch: it is "
-            f"{_shown(found)}, expected {_shown(right)}.{why}"
-        )
+    if alike(found, right):
+        return
+    known = (told for told, slip in (slips or {}).items() if alike(found, slip.detach()))
+    off = (found - right).abs().max().item()
+    size = "is not finite" if off != off else f"is off by {off:.2g}"
+    raise Wrong(
+        f"{what} {size}: {_both(found, right)}, as in one process with the whole batch."
+        f"{''.join(' ' + told for told in [next(known, _multiple(found, right))] if told)}{why}"
+    )
 
 
-def _shown(tensor: Tensor) -> str:
-    """The first elements of a tensor, to four digits."""
-    first = [f"{value:.4g}" for value in tensor.flatten()[:6].tolist()]
-    return f"[{', '.join(first + ['...'] * (tensor.numel() > 6))}]"
+def alike(found: Tensor, right: Tensor) -> bool:
+    """True if tensors are equal but for the order of sums."""
+    return found.shape == right.shape and torch.allclose(found, right, TOLERANCE, TOLERANCE)
+
+
+def _multiple(found: Tensor, right: Tensor) -> str:
+    """A sentence if all of a tensor has one wrong factor, which for a number is a whole one."""
+    factor = times(found, right) if found.isfinite().all() else 0
+    whole = min(abs(f - round(f)) for f in (factor, 1 / factor)) < 1e-6 if factor else False
+    if not factor or not alike(found, factor * right) or (found.numel() < 3 and not whole):
+        return ""
+    return f"It is {factor:.4g} times that."
+
+
+def _both(found: Tensor, right: Tensor) -> str:
+    """A few elements of both, from the first one on that is wrong."""
+    found, right = found.flatten(), right.flatten()
+    wrong = ~torch.isclose(found, right, TOLERANCE, TOLERANCE)
+    start = int(wrong.nonzero()[0])
+    parts = [each[start : start + SHOWN].tolist() for each in (found, right)]
+    digits = 4 if f"{parts[0][0]:.4g}" != f"{parts[1][0]:.4g}" else 12
+    texts = []
+    for each in parts:
+        shown = [f"{value:.{digits}g}" for value in each]
+        texts.append(f"[{', '.join(shown + ['...'] * (len(found) > start + SHOWN))}]")
+    since = f"from element {start} on " if start else ""
+    return f"{since}it is {texts[0]}, expected {texts[1]}"

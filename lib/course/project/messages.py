@@ -14,6 +14,7 @@ from torch import Tensor
 
 from course.ask.switchboard import Call, Part, Switchboard
 from course.ask.verdict import Wrong
+from course.project import journal
 from minidist.schedule.cost import Link
 
 
@@ -32,7 +33,7 @@ def check_order(name: str, orders: Sequence[Batches]) -> None:
     """Raise Wrong if NCCL could hang: there a call ends only with the one that it belongs to.
 
     Args:
-        name: of the collective.
+        name: of the collective, or of the milestone and its case.
         orders: what each rank calls, in its order.
     """
     answered, errors = [0] * len(orders), list[str]()
@@ -44,9 +45,11 @@ def check_order(name: str, orders: Sequence[Batches]) -> None:
     board = Switchboard(len(orders), reply)
     for rank, batches in enumerate(orders):
         for number, batch in enumerate(batches):
-            said = ", ".join(f"{'to' if m.sends else 'from'} {m.peer}" for m in batch)
+            said = " and ".join(
+                f"isend to rank {m.peer}" if m.sends else f"irecv from rank {m.peer}" for m in batch
+            )
             parts = [Part(message.peer, sends=message.sends) for message in batch]
-            board.post(rank, Call(number, name, said, parts=parts))
+            board.post(rank, Call(number, name, f"in {said}", parts=parts))
     for rank, batches in enumerate(orders):
         if answered[rank] < len(batches):
             board.stuck(rank, answered[rank], heard=answered[rank])
@@ -54,9 +57,9 @@ def check_order(name: str, orders: Sequence[Batches]) -> None:
             board.end(rank)
     if why := next(filter(None, errors), ""):
         raise Wrong(
-            f"{name} is right over Gloo and would hang on GPUs. Under NCCL, calls run in the order "
-            f"in which they are posted, and a send ends only with its receive. So {why}. Post both "
-            "in one batch, `dist.batch_isend_irecv`, or in one order on all ranks."
+            f"{name}: this is right over Gloo and would hang on GPUs. Under NCCL, calls run in the "
+            f"order in which they are posted, and a send ends only with its receive. So {why}. "
+            "Post both in one batch, `dist.batch_isend_irecv`, or in one order on all ranks."
         )
 
 
@@ -99,6 +102,7 @@ def recorded(link: Link | None = None) -> Iterator[Batches]:
             batches.append([])
         last = frame
         nbytes = sum(tensor.nbytes for tensor in tensors)
+        journal.write("isend" if is_send else "irecv", peer, nbytes)
         batches[-1].append(Message(is_send, peer, nbytes))
         return nbytes
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from torch.optim import SGD
 
 from course.ask.forbidden import without_minidist, without_torch, without_wrappers
-from course.project import scenarios
+from course.project import held, layers, scenarios
 from course.project.models import EITHER_ORDER, MODELS, squares
 from course.project.scenarios import COLLECTIVES, Cases, Scenario
 from course.project.trained import Train, with_ddp, with_fsdp, with_zero, with_zero_3
@@ -22,7 +22,7 @@ class Means(NamedTuple):
     without: tuple[Callable[[str], AbstractContextManager[None]], ...]
 
 
-IN_BATCHES = Means("`isend` and `irecv`, in one batch,", (without_torch, without_minidist))
+IN_BATCHES = Means("`isend` and `irecv` in one batch", (without_torch, without_minidist))
 # Ranks tell each other by `broadcast` what they refuse; what is sent so counts as not sent.
 STAGES = Means(
     "`isend` and `irecv`", (partial(without_torch, allowed="broadcast"), without_minidist)
@@ -47,6 +47,10 @@ class Milestone:
     moved: int = 0  # bytes that all ranks send in a step, over (N - 1) times those of the model
     lean: bool = False  # true if the task asks for the least memory
     overlap: float = 0.0  # the share of `from_scratch`'s that is enough, as ways to overlap differ
+    held: tuple[Any, ...] = ()  # steps of which it counts what a rank holds: see `held.py`
+    holds: str = ""  # what a rank should hold, to say where it is more
+    apart: int = 1  # messages that may be sent for one of `from_scratch`
+    fewest: str = ""  # what to say of fewer messages; fewer are right if this is ""
 
 
 def trains(file: str, name: str, train: Train, moved: int = 2, **limits: Any) -> Milestone:
@@ -54,14 +58,19 @@ def trains(file: str, name: str, train: Train, moved: int = 2, **limits: Any) ->
     models = {
         model: case for model, case in MODELS.items() if file == "ddp" or model != EITHER_ORDER
     }
-    drawn = {"layers drawn with seed {seed}, trained by SGD": (None, squares, SGD)}
-    cases = {model: (train, *case) for model, case in {**models, **drawn}.items()}
+    drawn = {"layers of drawn widths, trained by SGD": (None, squares, SGD)}
+    cases = {model: (train, *case) for model, case in {**drawn, **models}.items()}
     return Milestone(file, (name,), WRAPPING, scenarios.training, {}, cases, train, moved, **limits)
 
 
 MILESTONES = {
     "ring": Milestone(
-        "ring", tuple(COLLECTIVES), IN_BATCHES, scenarios.ring, COLLECTIVES, scenarios.SIZES
+        "ring",
+        ("all_reduce", "reduce_scatter", "all_gather"),
+        IN_BATCHES,
+        scenarios.ring,
+        COLLECTIVES,
+        scenarios.SIZES,
     ),
     "DDP, per parameter": trains("ddp", "PerParameterDDP", with_ddp, lean=True),
     "DDP, flat": trains("ddp", "FlatDDP", with_ddp),
@@ -73,17 +82,52 @@ MILESTONES = {
     "FSDP": trains("fsdp", "FSDP", partial(with_fsdp, prefetch=False), 3, lean=True),
     "FSDP, prefetch": trains("fsdp", "FSDP", with_fsdp, 3, lean=True, overlap=0.75),
     "pipeline": Milestone(
-        "pipeline", ("Pipeline",), STAGES, scenarios.pipeline, scenarios.PIPELINES
+        "pipeline",
+        ("Pipeline",),
+        STAGES,
+        layers.pipeline,
+        layers.PIPELINES,
+        held=(held.pipeline,),
+        holds="Drop what a micro-batch needs once its backward is done, and work in the order of "
+        "`works`, by which few are under way.",
+        fewest="each micro-batch travels by itself, as soon as a stage has computed it.",
     ),
     "tensor parallelism": Milestone(
-        "tensor", ("SplitBlock", "attend"), COMM, scenarios.tensor, scenarios.SEQUENCES
+        "tensor",
+        ("SplitBlock", "attend"),
+        COMM,
+        layers.tensor,
+        layers.SEQUENCES,
+        held=(held.tensor,),
+        holds="Keep this rank's part of each weight, not a view of all of it.",
     ),
     "context parallelism": Milestone(
-        "context", ("split", "attention"), MESSAGES, scenarios.context, scenarios.PIECES
+        "context",
+        ("split", "attention"),
+        MESSAGES,
+        layers.context,
+        layers.PIECES,
+        held=(held.attend, held.context),
+        holds="Keep one block of keys and values, and the one that arrives.",
+        apart=2,  # keys and values
     ),
-    "experts": Milestone("expert", ("Experts",), EXCHANGE, scenarios.expert, scenarios.CHOICES),
+    "experts": Milestone(
+        "expert",
+        ("Experts",),
+        EXCHANGE,
+        layers.expert,
+        layers.CHOICES,
+        held=(held.expert,),
+        holds="Keep this rank's experts, and no others.",
+    ),
     "local SGD": Milestone(
-        "local_sgd", ("LocalSGD", "DiLoCo"), COMM, scenarios.local_sgd, scenarios.ROUNDS
+        "local_sgd",
+        ("LocalSGD", "DiLoCo"),
+        COMM,
+        scenarios.local_sgd,
+        scenarios.ROUNDS,
+        held=(held.local_sgd,),
+        holds="Keep nothing of a round that is over.",
     ),
 }
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from itertools import pairwise
+from random import Random
 from typing import Any
 
 import torch
@@ -73,6 +74,26 @@ class Twice(nn.Module):
 def draw(seed: int, *shape: int) -> torch.Tensor:
     """Random numbers of a step, or of a rank."""
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).double()
+
+
+class Drawn:
+    """The sizes and numbers of a case, drawn from a seed; a verdict names the sizes."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed, self._random, self._sizes = seed, Random(seed), dict[str, int]()
+
+    def size(self, what: str, first: int, last: int) -> int:
+        """A size from the first number to the last."""
+        self._sizes[what] = self._random.randint(first, last)
+        return self._sizes[what]
+
+    def numbers(self, place: int, *shape: int) -> torch.Tensor:
+        """Random numbers, others for each place."""
+        return draw(1000 * self.seed + place, *shape)
+
+    def __str__(self) -> str:
+        sizes = ", ".join(f"{what} {number}" for what, number in self._sizes.items())
+        return f"{f'drawn: {sizes}; ' if sizes else ''}COURSE_SEED={self.seed}"
 
 
 def squares(model: Any, step: int, rows: slice) -> torch.Tensor:

@@ -4,12 +4,13 @@ import importlib.util
 import os
 import secrets
 from collections.abc import Iterator, Mapping
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 from course.ask.verdict import Grader, Verdict, many
-from course.project import costs
+from course.project import costs, held
 from course.project.check import check_cases
 from course.project.messages import check_order
 from course.project.milestones import MILESTONES, by_name
@@ -43,10 +44,13 @@ def works(package: str, name: str) -> str:
         for case in milestone.cases:
             check_order(f"{name} ({case})", [sent[case].batches for sent in of_ranks])
     on_all = f"on {RANKS[0]} to {RANKS[-1]} ranks"
+    if milestone.held:
+        graded(written, held.RANKS, held.check_held, milestone)
     if not milestone.train:
         return (
             f"for {', '.join(milestone.cases)}: {on_all}, what comes out is that of one process "
-            "with the whole batch, and no rank sends more than it has to."
+            f"with the whole batch, and no rank sends{' or holds' if milestone.held else ''} more "
+            "than it has to."
         )
     of_ranks = graded(written, costs.RANKS, costs.cost, milestone)
     costs.check_cost(of_ranks, name)
@@ -93,6 +97,18 @@ def next_step(package: str, verdicts: Mapping[str, Verdict]) -> str:
         if not verdict:
             do = "write" if verdict.status == "not yet" else "mend"
             file, target = TARGETS[name]
-            path = os.path.relpath(Path(spec.origin).with_name(f"{file}.py"))
-            return f"Next: {name}. In {path} {do} {target}; then run `make grade` again."
-    return "All that was graded is right. Next: the capstone, a lab that `make lab` opens."
+            again = f"run `make grade ONLY={file}` again"
+            return f"Next: {name}. In {_path(spec, file)} {do} {target}; then {again}."
+    later = [*TARGETS][max((*map([*TARGETS].index, verdicts), -1)) + 1 :]
+    if not later:
+        return "All that was graded is right. Next: the capstone, a lab that `make lab` opens."
+    file, target = TARGETS[later[0]]
+    return (
+        f"All that was graded is right. Next: {later[0]}. In {_path(spec, file)} write {target}; "
+        f"then run `make grade ONLY={file}`."
+    )
+
+
+def _path(spec: ModuleSpec, file: str) -> str:
+    """A file of the package, from where the reader is."""
+    return os.path.relpath(Path(spec.origin or "").with_name(f"{file}.py"))

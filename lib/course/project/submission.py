@@ -10,15 +10,20 @@ import importlib.util
 import re
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from functools import partial
+from importlib.abc import MetaPathFinder
+from io import StringIO
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import Any, TypeVar
 
 from torch.optim import Optimizer
 
 from course.ask.verdict import Wrong, on_ranks
+from course.project import journal
 
 T = TypeVar("T")
 
@@ -26,7 +31,8 @@ LESSON = "from_scratch"
 TIMEOUT = 30.0
 HINTS = {"NoneType": " Is it the gradient of a frozen parameter?"}
 IMPORTS_LESSON = re.compile(rf"^\s*(from|import) +{LESSON}\b", re.MULTILINE)
-GUARDED = re.compile(r"(course|minidist)(\.|$)|torch\.distributed(\.distributed_c10d)?$")
+GUARDED = re.compile(r"(course|minidist)(\.|$)|torch(\.distributed(\.distributed_c10d)?)?$|time$")
+ABORTED = re.compile(r"^\[rank \d+\] (terminate called|  what\(\)).*\n?", re.MULTILINE)
 
 
 def file_of(module: str) -> Path:
@@ -68,7 +74,8 @@ def found(package: str, file: str, *names: str) -> Any:
     if package != LESSON and IMPORTS_LESSON.search(text):
         raise Wrong(f"your {package}/{file}.py imports {LESSON}, which is the solution.")
     try:
-        module = load(package, file)
+        with without_lesson() if package != LESSON else nullcontext():
+            module = load(package, file)
     except SyntaxError as error:
         name = Path(error.filename or file).name
         kind = type(error).__name__
@@ -87,8 +94,32 @@ def source(package: str, file: str, *names: str) -> Callable[[], Any]:
 def graded(
     source: Callable[[], Any], ranks: int, work: Callable[..., Any], *args: Any
 ) -> list[Any]:
-    """Results of work(what `source` loads, *args) on so many ranks."""
-    return on_ranks(with_submission, ranks, source, work, *args, timeout=TIMEOUT, hints=HINTS)
+    """Results of work(what `source` loads, *args) on so many ranks.
+
+    Raises:
+        Wrong: as `on_ranks`; where ranks hang or one is aborted, it says why, if they tell.
+    """
+    printed, why = StringIO(), ""
+    with TemporaryDirectory() as folder:
+        each = partial(in_journal, Path(folder), source, work, *args)
+        try:
+            with redirect_stdout(printed):
+                return on_ranks(each, ranks, timeout=TIMEOUT, hints=HINTS)
+        except Wrong as wrong:
+            if why := journal.why(Path(folder), ranks, str(wrong)):
+                raise Wrong(f"on {ranks} real processes {why}") from wrong.__cause__
+            raise
+        finally:
+            text = printed.getvalue()
+            print(ABORTED.sub("", text) if why else text, end="")
+
+
+def in_journal(folder: Path, source: Callable[[], Any], work: Callable[..., T], *args: Any) -> T:
+    """On a rank: as `with_submission`, and write down in the folder what the rank posts."""
+    journal.begin(folder)
+    result = with_submission(source, work, *args)
+    journal.end()
+    return result
 
 
 def with_submission(source: Callable[[], Any], work: Callable[..., T], *args: Any) -> T:
@@ -106,6 +137,32 @@ def with_submission(source: Callable[[], Any], work: Callable[..., T], *args: An
         frame = traceback.extract_tb(error.__traceback__)[-1]
         where = f"in {'/'.join(Path(frame.filename).parts[-2:])}, line {frame.lineno}"
         raise NotImplementedError(f"{where}, {frame.name} is still to be written.") from error
+
+
+@contextmanager
+def without_lesson() -> Iterator[None]:
+    """Within it nothing can import the lesson, which is the solution, by whatever call."""
+    hidden = {name: sys.modules.pop(name) for name in [*sys.modules] if _of_the_lesson(name)}
+    sys.meta_path.insert(0, finder := Refusing())
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+        sys.modules.update(hidden)
+
+
+class Refusing(MetaPathFinder):
+    """A finder of modules that refuses the lesson's."""
+
+    def find_spec(self, name: str, *_: object) -> None:
+        """Find nothing; raise Wrong for a module of the lesson."""
+        if _of_the_lesson(name):
+            where = journal.learners_line()
+            raise Wrong(f"your code imports {name}, which is the solution ({where}).")
+
+
+def _of_the_lesson(name: str) -> bool:
+    return name.split(".")[0] == LESSON
 
 
 def guarded(work: Callable[[], T]) -> T:

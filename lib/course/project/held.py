@@ -1,0 +1,190 @@
+"""A rank's memory in a step: the most bytes of tensors, and what its process keeps elsewhere.
+
+For each milestone after FSDP there is a step of training large enough to see what is held: all
+weights, all experts, all keys, or the activations of all micro-batches.
+"""
+
+import ctypes
+import gc
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import psutil  # type: ignore[import-untyped]
+import torch
+from torch import nn
+from torch.nn.functional import gelu, mse_loss
+from torch.optim import SGD
+
+from course.ask.verdict import Wrong
+from course.project.models import draw, mlp
+from course.project.scenarios import Tally, step_all
+from course.project.submission import LESSON, found, without_lesson
+from minidist.comm.ours import Ours
+from minidist.memory.meter import Meter
+from minidist.schedule.pipeline import one_f_one_b, sequence
+
+RANKS, STEPS = 5, 3  # as many as make a block of all keys stand out
+M_MMAP_THRESHOLD = -3  # from glibc's malloc.h
+LARGEST = 2**20  # numbers in what the steps below send
+MORE = 1.25  # times what from_scratch holds: a micro-batch more, or a copy
+SPARE = 2**18  # bytes that a process may grow by beside that: pages are shared with others
+
+Step = Callable[[], object]
+
+
+class Held(NamedTuple):
+    """The bytes of a step on one rank."""
+
+    peak: int  # of tensors, parameters and optimizer state among them
+    kept: int  # by which some steps let the process grow; 0 where that cannot be known
+
+
+def measured(make: Callable[[], Step]) -> Held:
+    """What a step holds that `make` prepares.
+
+    Of three peaks the least, as threads may free late. Only the process knows of arrays and files.
+    """
+    meter, before = Meter(), of_the_process()
+    step = make()
+    for _ in range(STEPS):
+        step()
+    kept = of_the_process() - before
+    return Held(min(meter.curve(step).peak for _ in range(STEPS)), kept)
+
+
+def of_the_process() -> int:
+    """The bytes that are this process's alone; 0 without glibc, which can give back what is free.
+
+    A block of 32 KiB or more then is taken from the system, and given back when it is freed.
+    """
+    libc = ctypes.CDLL(None)
+    if not hasattr(libc, "mallopt"):
+        return 0
+    gc.collect()
+    libc.mallopt(M_MMAP_THRESHOLD, 2**15)
+    libc.malloc_trim(0)
+    return int(psutil.Process().memory_full_info().uss)
+
+
+# ---- steps of the milestones after FSDP ----
+
+
+def pipeline(kind: Any, comm: Tally) -> Step:
+    """A batch of twice as many micro-batches as ranks, by 1F1B; only who needs it has it."""
+    micro, samples, width = 2 * comm.ranks, 128, 64
+    works = sequence(one_f_one_b(comm.ranks, micro))
+    nothing = torch.full((1, 1), torch.nan).double().expand(micro * samples, width)
+    x, y = (
+        draw(rank, micro * samples, width) if comm.rank == rank else nothing
+        for rank in (0, comm.ranks - 1)
+    )
+    own = kind(mlp(*[width] * (1 + comm.ranks)), comm.ranks, draw(1, samples, width))
+
+    def step() -> None:
+        own.step(works, x, y, mse_loss)
+        for parameter in own.parameters():
+            parameter.grad = None
+
+    return step
+
+
+def tensor(file: Any, comm: Tally) -> Step:
+    """Attention and a feed-forward block with few tokens."""
+    head, width, hidden = 32, 32 * comm.ranks, 128 * comm.ranks
+    square = [draw(n, width, width) for n in range(4)]
+    wide = draw(5, hidden, width), draw(6, width, hidden)
+    blocks = nn.Sequential(
+        file.SplitBlock(square[:3], partial(file.attend, head), square[3], comm, True),
+        file.SplitBlock([wide[0]], gelu, wide[1], comm, True),
+    )
+    x = draw(7, 4, 1, width).requires_grad_()
+    return partial(_backward, blocks, blocks, x)
+
+
+def context(file: Any, comm: Tally, learns: bool = True) -> Step:
+    """Attention with few tokens per rank and wide heads; forward alone unless it `learns`."""
+    full = draw(0, 3, 4, 4 * comm.ranks, 256)
+    own = [file.split(each, True).clone().requires_grad_(learns) for each in full]
+
+    def step() -> None:
+        loss = file.attention(*own, True).square().mean()
+        if learns:
+            torch.autograd.backward(loss)
+        for each in own:
+            each.grad = None
+
+    return step
+
+
+def attend(file: Any, comm: Tally) -> Step:
+    """Attention without gradients, whose peak hides what forward holds."""
+    return context(file, comm, learns=False)
+
+
+def expert(kind: Any, comm: Tally) -> Step:
+    """A layer with few tokens and large experts."""
+    router, width = nn.Linear(64, 2 * comm.ranks).double(), 64
+    experts = nn.ModuleList(mlp(width, 256, width) for _ in range(2 * comm.ranks))
+    layer = kind(router, experts, comm, 2, None, comm.exchange)
+    return partial(_backward, layer, layer, draw(comm.rank, 8, width).requires_grad_())
+
+
+def local_sgd(file: Any, comm: Tally) -> Step:
+    """A round of both."""
+    steps = []
+    for wrap in (file.LocalSGD, file.DiLoCo):
+        net = mlp(128, 128, 128)
+        optimizer = wrap(SGD(net.parameters(), 0.01), comm, 2)
+        steps += 2 * [partial(_backward, net, optimizer, draw(comm.rank, 4, 128))]
+
+    def both() -> None:
+        for step in steps:
+            step()
+
+    return both
+
+
+def _backward(model: Any, optimizer: Any, x: torch.Tensor) -> None:
+    """A backward pass; then a step, or where there is none the gradients are dropped."""
+    torch.autograd.backward(model(x).square().mean())
+    x.grad = None
+    if hasattr(optimizer, "step"):
+        step_all([optimizer])
+    else:
+        optimizer.zero_grad()
+
+
+# ---- what is too much ----
+
+
+def check_held(written: Any, milestone: Any) -> None:
+    """On a rank: raise Wrong if a step holds more than that of `from_scratch`."""
+    lesson = found(LESSON, milestone.file, *milestone.names)
+    for make in milestone.held:
+        of_a_step(lesson, make)  # what is loaded once
+        least = of_a_step(lesson, make)
+        with without_lesson():
+            own = of_a_step(written, make)
+        compare_held(own, least, milestone.holds)
+
+
+def compare_held(own: Held, least: Held, holds: str) -> None:
+    """Raise Wrong if a step holds more than is enough; `holds` says what should be held."""
+    if own.peak > MORE * least.peak:
+        raise Wrong(
+            f"the results are right, and this rank holds {own.peak:,} bytes of tensors at the peak "
+            f"of a step; {least.peak:,} are enough. {holds}"
+        )
+    if own.kept > MORE * least.kept + SPARE:
+        raise Wrong(
+            f"the results are right, and some steps let the process of this rank grow by "
+            f"{own.kept:,} bytes; {least.kept:,} are enough. What is kept, and not in a tensor?"
+        )
+
+
+def of_a_step(written: Any, make: Callable[[Any, Tally], Step]) -> Held:
+    """What the reader's code holds in one of the steps above."""
+    comm = Tally(Ours(algorithm="shared_memory"))  # its buffers are no tensors
+    comm.all_reduce(torch.ones(LARGEST))
+    return measured(lambda: make(written, comm))

@@ -1,0 +1,225 @@
+"""Scenarios of the milestones after FSDP: layers, their width, tokens or experts are split."""
+
+from collections.abc import Callable, Iterable, Iterator
+from copy import deepcopy
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import (
+    cross_entropy,
+    gelu,
+    linear,
+    mse_loss,
+    one_hot,
+    scaled_dot_product_attention,
+)
+from torch.optim import SGD
+
+from course.project.models import Drawn, mlp
+from course.project.scenarios import RATE, STEPS, Cases, Found, Tally, step_all
+from minidist.schedule.pipeline import Order, gpipe, interleaved, one_f_one_b, sequence, stages_of
+
+DEEP = 2  # modules of a pipeline's stage
+
+
+def pipeline(
+    kind: Any, comm: Tally, drawn: Drawn, order: Callable[[int], Order], ignores: bool = False
+) -> Iterator[Found]:
+    """Two batches, whose gradients add up; micro-batch 0 may have no labels.
+
+    The batch is on the first stage's rank, its labels are on the last one's.
+    """
+    torch.manual_seed(3)
+    works, stages = sequence(order(comm.ranks)), stages_of(order(comm.ranks))
+    micro, here = 1 + max(work.micro for work in works), range(comm.rank, stages, comm.ranks)
+    samples, width = drawn.size("samples of a micro-batch", 1, 3), drawn.size("width", 2, 5)
+    net = mlp(*[width] * (1 + stages))
+    alone, seen = deepcopy(net), list[str]()
+    for stage in here:
+        net[(stage + 1) * DEEP - 1].register_forward_hook(partial(_seen, seen, stage))
+    own = kind(net, stages, drawn.numbers(0, samples, width))
+    parts = nn.ModuleList(alone[s * DEEP : (s + 1) * DEEP] for s in here)
+    loss_of: Callable[..., Any] = mse_loss
+    before = torch.zeros(())
+    for step in range(STEPS):
+        x, y = drawn.numbers(step, 2, micro * samples, width)
+        elsewhere = torch.full_like(y, torch.nan)
+        if ignores:
+            y, loss_of = y.argmax(-1).where(torch.arange(len(y)) % 5 > 0, -100), cross_entropy
+            y[:samples] = -100
+            elsewhere = ((y + 1) % width).where(y >= 0, -100)  # wrong ones
+        given = x if 0 in here else torch.full_like(x, torch.nan)
+        loss = own.step(works, given, y if stages - 1 in here else elsewhere, loss_of)
+        torch.autograd.backward(whole := loss_of(alone(x), y))
+        if stages - 1 in here:
+            yield Found(f"the loss of batch {step + 1}", loss, whole)
+        right = _gradients(parts.parameters())
+        slips = {"They are those of this batch alone: gradients add up.": right - before}
+        what = f"the vector of gradients of a rank's stages after batch {step + 1}"
+        yield Found(what, _gradients(own.parameters()), right, slips if step else {})
+        before = right.clone()
+        if not ignores:  # what has no labels needs no backward
+            wanted = " ".join(f"{each.kind}{each.stage}" for each in works if each.stage in here)
+            what = f"this rank's order of work in batch {step + 1}, each with its stage,"
+            yield Found(what, " ".join(seen), wanted)
+        seen.clear()
+
+
+def _seen(seen: list[str], stage: int, _: object, __: object, output: Tensor) -> None:
+    """A forward hook of a stage: note its forward, and later its backward."""
+    seen.append(f"F{stage}")
+    if output.requires_grad:
+        output.register_hook(lambda _: seen.append(f"B{stage}"))  # type: ignore[no-untyped-call]
+
+
+PIPELINES: Cases = {
+    "GPipe": (lambda ranks: gpipe(ranks, 4),),
+    "GPipe, labels ignored": (lambda ranks: gpipe(ranks, 4), True),
+    "1F1B": (lambda ranks: one_f_one_b(ranks, 5),),
+    "1F1B of one micro-batch": (lambda ranks: one_f_one_b(ranks, 1),),
+    "interleaved 1F1B": (lambda ranks: interleaved(ranks, 2 * ranks, 2),),
+}
+
+
+def tensor(file: Any, comm: Tally, drawn: Drawn, sequence: bool) -> Iterator[Found]:
+    """Attention and a feed-forward block, trained."""
+    head, batch = drawn.size("width of a head", 2, 4), drawn.size("sequences", 1, 3)
+    heads, hidden = (
+        comm.ranks * drawn.size(f"{each} per rank", 1, 4) for each in ("heads", "hidden units")
+    )
+    tokens, width = comm.ranks * drawn.size("tokens per rank", 2, 4), head * heads
+    shapes = [(width, width)] * 4 + [(hidden, width), (width, hidden)]
+    full = [nn.Parameter(drawn.numbers(n, *shape) / width**0.5) for n, shape in enumerate(shapes)]
+    *qkv, o, up, down = (weight.detach().clone() for weight in full)
+    attention = file.SplitBlock(qkv, partial(file.attend, head), o, comm, sequence)
+    feed = file.SplitBlock([up], gelu, down, comm, sequence)
+
+    def one(x: Tensor) -> Tensor:
+        *qkv, o, up, down = full
+        q, k, v = (linear(x, w).view(tokens, batch, heads, head).movedim(0, 2) for w in qkv)
+        attended = scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + linear(attended.movedim(2, 0).flatten(2), o)
+        return x + linear(gelu(linear(x, up)), down)
+
+    def part(x: Any) -> Any:
+        return x.chunk(comm.ranks)[comm.rank] if sequence else x
+
+    optimizers = SGD([*attention.parameters(), *feed.parameters()], RATE), SGD(full, RATE)
+    for step in range(STEPS):
+        every, direction = drawn.numbers(10 + step, 2, tokens, batch, width)
+        x, own = every.clone().requires_grad_(), part(every).clone().requires_grad_()
+        mine = own + attention(own)
+        mine, right = mine + feed(mine), one(x)
+        yield Found(f"the output of step {step + 1}", mine, part(right))
+        torch.autograd.backward([mine, right], [part(direction), direction])
+        yield Found(f"the gradient of the input in step {step + 1}", own.grad, part(x.grad))
+        step_all(optimizers)
+
+
+SEQUENCES: Cases = {"full sequences": (False,), "split sequences": (True,)}
+
+
+def context(
+    file: Any, comm: Tally, drawn: Drawn, zigzag: bool, scale: float = 1
+) -> Iterator[Found]:
+    """Attention; where scores are large, of one head of one sequence.
+
+    A rank is given its own tokens, and NaN for all others.
+    """
+    pieces = [comm.rank, 2 * comm.ranks - 1 - comm.rank] if zigzag else [comm.rank]
+    lead = [drawn.size("sequences", 1, 2), drawn.size("heads", 2, 3)] if scale == 1 else []
+    tokens = 2 * comm.ranks * drawn.size("tokens of half a rank", 1, 3)
+    width = drawn.size("width of a head", 2, 4)
+    *qkv, direction = drawn.numbers(0, 4, *lead, tokens, width)
+    qkv[0] *= scale
+
+    def chunks(x: Any) -> list[Tensor]:
+        every = x.chunk(comm.ranks * len(pieces), -2)
+        return [every[piece] for piece in pieces]
+
+    def part(x: Any) -> Tensor:
+        return torch.cat(chunks(x), -2)
+
+    def alone(x: Tensor) -> Tensor:
+        own = torch.full_like(x, torch.nan)
+        for place, piece in zip(chunks(own), chunks(x), strict=True):
+            place.copy_(piece)
+        return own
+
+    own = [file.split(alone(each), zigzag) for each in qkv]
+    yield Found("what split returns of a sequence with NaN for other ranks", own[0], part(qkv[0]))
+    own, full = ([each.clone().requires_grad_() for each in them] for them in (own, qkv))
+    q, k, v = full
+    right = scaled_dot_product_attention(q, k, v, is_causal=True)
+    mine = file.attention(*own, zigzag)
+    slips = {
+        "It sees later tokens.": part(scaled_dot_product_attention(q, k, v)),
+        "The scores are not divided by the root of a head's width.": part(
+            scaled_dot_product_attention(q, k, v, is_causal=True, scale=1)
+        ),
+    }
+    yield Found("the output", mine, part(right), slips)
+    torch.autograd.backward([mine, right], [part(direction), direction])
+    for name, each, every in zip("qkv", own, full, strict=True):
+        yield Found(f"the gradient of {name}", each.grad, part(every.grad))
+
+
+PIECES: Cases = {"pieces in order": (False,), "zigzag": (True,), "large scores": (True, 2000)}
+
+
+def expert(
+    kind: Any, comm: Tally, drawn: Drawn, top_k: int, capacity: int | None = None
+) -> Iterator[Found]:
+    """A layer, trained; each rank has tokens of its own, and its router learns from them alone."""
+    torch.manual_seed(3)
+    tokens, width = drawn.size("tokens", 6, 9), drawn.size("width", 2, 5)
+    count, hidden = comm.ranks * drawn.size("experts per rank", 2, 3), drawn.size("hidden", 1, 5)
+    router = nn.Linear(width, count).double()
+    experts = nn.ModuleList(mlp(width, hidden, width) for _ in range(count))
+    routers, every = nn.ModuleList(deepcopy(router) for _ in range(comm.ranks)), deepcopy(experts)
+    router.weight.data *= 1 + comm.rank  # rank 0's must win
+    layer = kind(router, experts, comm, top_k, capacity, comm.exchange)
+
+    def one(
+        x: Tensor, router: nn.Module, room: int = capacity or tokens, gated: bool = True
+    ) -> tuple[Tensor, Tensor]:
+        probability, taken, rows = router(x).softmax(-1), [0] * count, []
+        gates, choices = probability.topk(top_k)
+        for token, gate, chosen in zip(x, gates, choices.tolist(), strict=True):
+            rows.append(torch.zeros_like(token))
+            for place, number in enumerate(chosen):
+                taken[number] += 1
+                if taken[number] <= room:
+                    rows[-1] = rows[-1] + (gate[place] if gated else 1) * every[number](token)
+        share = one_hot(choices.flatten(), count).double().mean(0)
+        return torch.stack(rows), count * (share * probability.mean(0)).sum()
+
+    trained = [*routers.parameters(), *every.parameters()]
+    optimizers = SGD(layer.parameters(), RATE), SGD(trained, RATE)
+    for step in range(STEPS):
+        xs = [drawn.numbers(99 * step + r, tokens, width) for r in range(comm.ranks)]
+        xs = [each.requires_grad_() for each in xs]
+        own = xs[comm.rank].detach().clone().requires_grad_()
+        mine, rights = layer(own), [one(*each) for each in zip(xs, routers, strict=True)]
+        right, even = rights[comm.rank]
+        slips = {
+            "The router's weight is missing in it.": one(own, routers[comm.rank], gated=False)[0],
+            "It keeps tokens beyond the capacity.": one(own, routers[comm.rank], tokens)[0],
+        }
+        yield Found(f"the output of step {step + 1}", mine, right, slips)
+        yield Found(f"the balance in step {step + 1}", layer.balance, even)
+        both = [(mine, layer.balance), *rights]
+        torch.autograd.backward([out.square().mean() + level for out, level in both])
+        what = f"the gradient of the tokens in step {step + 1}"
+        yield Found(what, own.grad, xs[comm.rank].grad)
+        step_all(optimizers)
+
+
+CHOICES: Cases = {"top-1": (1,), "top-2": (2,), "top-2 with capacity 3": (2, 3)}
+
+
+def _gradients(parameters: Iterable[nn.Parameter]) -> Tensor:
+    grads = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    return torch.cat([torch.zeros(0).double(), *(grad.flatten() for grad in grads)])
