@@ -250,8 +250,12 @@ def table_of_families() -> Markdown:
         told, five = held(aside), [each for each in aside if each.row["best"]]
         hits = f"{sum(map(in_five, five))} of {len(five)}" if five else ""
         memory = f"{told.memory:.0%}" if told.memory else ""
-        body.append([name, len(found), len(aside), f"{told.error:.0%}", memory, hits])
-    head = ["source", "runs", "set aside", "error of time", "of memory", "best among our five"]
+        ranks = f"{told.ranks:.2f}"
+        body.append([name, len(found), len(aside), f"{told.error:.0%}", memory, ranks, hits])
+    head = [
+        "source", "runs", "set aside", "error of time", "of memory", "rank correlation",
+        "best among our five",
+    ]  # fmt: skip
     return table(head, body)
 
 
@@ -318,7 +322,7 @@ def summary() -> dict[str, float]:
         "turn_two": two,
         "boards": boards,
         "racks": racks,
-        "boards_dense": median(blackwell(found, BOARDS, mixture=False)),
+        "boards_dense_less": -median(blackwell(found, BOARDS, mixture=False)),
         "slowest": min(fast.values()),
         "fastest": max(fast.values()),
     }
