@@ -18,7 +18,7 @@ from course.interactive.editor import python_script
 from course.puzzles.catalog import EDITABLE, PUZZLES
 from course.puzzles.judge import run
 from course.widgets import editor, stars
-from tests.puzzles.answers import STUBS, WRONG
+from tests.puzzles.answers import LOST, STUBS, WRONG
 from tests.support.browser import FORBIDDEN, FULL, browser  # noqa: F401 (a fixture)
 from tests.support.pages import (  # noqa: F401 (a fixture)
     PHONE,
@@ -92,7 +92,7 @@ def test_the_browser_reports_what_python_reports(site: Pages) -> None:
     for name, puzzle in EDITABLE.items():
         task = json.loads(json.dumps(puzzle.task))
         codes = [puzzle.stub, puzzle.solution or puzzle.stub]
-        codes += [code for code, _ in WRONG.get(name, [])]
+        codes += [code for code, _ in WRONG.get(name, []) + LOST.get(name, [])]
         calls += [(code, task) for code in codes]
     page = opened(site)
     page.add_script_tag(path=site.folder / "_static" / "python.js")

@@ -76,7 +76,5 @@ def _judge(answer: Connection, source: str, task: dict[str, Any]) -> None:
     with open("/proc/self/statm") as pages:
         used = int(pages.read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
-    own = {name: getattr(builtins, name) for name in ALLOWED}
-    answer.send(
-        run(source, json.loads(json.dumps(task)), own | {"__import__": builtins.__import__})
-    )
+    own: dict[str, Any] = {each.__name__: each for each in FUNCTIONS}
+    answer.send(run(source, json.loads(json.dumps(task)), own))
