@@ -349,7 +349,7 @@ def turn(
     wanted = ("playbook", model, gpus, tensor, pipeline, batch)
     names = ("source", "model", "gpus", "tensor", "pipeline", "micro_batch")
     (run,) = (each for each in found if tuple(each.row[name] for name in names) == wanted)
-    tokens = batch * run.row["sequence"] * run.grid.data
+    tokens: float = batch * run.row["sequence"] * run.grid.data
     return tokens / run.published / gpus
 
 
