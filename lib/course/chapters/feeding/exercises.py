@@ -101,6 +101,15 @@ def _loss(output: torch.Tensor) -> torch.Tensor:
     return (output - 1).square().mean()
 
 
+def _watch(output: torch.Tensor, held: set[int], most: list[int]) -> None:
+    """Count a forward as held until backward comes to its output."""
+    if output.requires_grad:
+        number = len(most)
+        held.add(number)
+        most.append(len(held))
+        output.register_hook(lambda _: held.discard(number))  # type: ignore[no-untyped-call]
+
+
 @graded(
     f"{REAL}, after {', '.join(map(str, MICRO))} backwards to a step, the gradient is that of one "
     "process that has all batches; and the model's gradients were all-reduced once, in one call, "
@@ -114,6 +123,8 @@ def accumulate(function: Callable[..., object], micro: int) -> Iterator[Check]:
     """
     own, alone, rows, ranks = net((6, 8, 3)), net((6, 8, 3)), list[int](), dist.get_world_size()
     own.register_forward_pre_hook(lambda _, inputs: rows.append(len(inputs[0])))
+    held, most = set[int](), list[int]()  # forwards whose backward is to come, and how many
+    own.register_forward_hook(lambda *call: _watch(call[-1], held, most))
     model = minidist.DistributedDataParallel(own, comm=Ours(algorithm="ring"))
     with without_torch("the wrapped model"), minidist.record() as log:
         function(model, _batches(dist.get_rank(), micro), _loss)
@@ -121,6 +132,11 @@ def accumulate(function: Callable[..., object], micro: int) -> Iterator[Check]:
         raise Wrong(
             f"a forward has {max(rows)} rows, where a batch has {ROWS}: accumulation is there for "
             "batches whose activations do not fit together. Take one at a time."
+        )
+    if max(most, default=0) > 1:
+        raise Wrong(
+            f"with {micro} batches, the activations of {max(most)} forwards are held at once: call "
+            "backward after each forward, which frees them."
         )
     whole = torch.cat([batch for rank in range(ranks) for batch in _batches(rank, micro)])
     torch.autograd.backward(_loss(alone(whole)))

@@ -13,6 +13,8 @@ from course.ask.averages import averages, flat, off
 from course.ask.ranks import REAL, Check, Cost, Storages, Traffic, graded
 from course.ask.table import Exercise, Table, numbers
 from course.ask.verdict import Range, Wrong, draws, list_of, number, pair, same_ranges
+from course.project.costs import of_the_process
+from minidist.collectives.runtime.executor import Sent
 from minidist.comm.counted import Counted
 from minidist.comm.ours import Ours
 
@@ -27,16 +29,18 @@ def _gradient(rank: int, weights: Tensor) -> Tensor:
     return x * (weights * x).sum()
 
 
+LARGE = 2**17 - 100  # weights of a unit on each rank: what else a process takes is small then
 NOT_ALL = (
     "are not those of all ranks. comm.all_gather(whole, shard) fills whole, in the order of ranks."
 )
 
 
 @graded(
-    f"{REAL}, with units of two sizes, forward and backward had all weights, each rank received "
-    "its part of the average gradient, and in between no full weights were in memory. The ranks "
-    "sent what two all-gathers and a reduce-scatter send, half more than DDP's all-reduce.",
-    lambda: [(4,), (draws(19).randrange(5, 12),)],
+    f"{REAL}, with units of three sizes, forward and backward had all weights, each rank received "
+    "its part of the average gradient, and in between no full weights were in memory, nor a copy "
+    "of them. The ranks sent what two all-gathers and a reduce-scatter send, half more than DDP's "
+    "all-reduce.",
+    lambda: [(4,), ((draw := draws(19)).randrange(5, 12),), (LARGE + draw.randrange(99),)],
     instead="comm",
 )
 def unit(function: Callable[..., object], part: int) -> Iterator[Check]:
@@ -47,10 +51,12 @@ def unit(function: Callable[..., object], part: int) -> Iterator[Check]:
     comm = Counted(Ours(algorithm="ring"))
     rank, ranks = comm.rank, comm.ranks
     whole = torch.cat([_drawn(100 + each, part) for each in range(ranks)])
-    shard, given, held, storages = whole.chunk(ranks)[rank].clone(), {}, {}, Storages()
+    shard, given, held = whole.chunk(ranks)[rank].clone(), {}, {}
+    storages, levels, before = Storages(), dict[str, int](), of_the_process()
 
     def forward(weights: Tensor, when: str = "forward") -> None:
         held[when] = storages.held()
+        levels[when] = of_the_process()  # arrays and lists included
         if not isinstance(weights, Tensor) or weights.shape != whole.shape:
             found = list(weights.shape) if isinstance(weights, Tensor) else repr(weights)
             raise Wrong(
@@ -64,7 +70,8 @@ def unit(function: Callable[..., object], part: int) -> Iterator[Check]:
         forward(weights, "backward")
         return _gradient(rank, weights)
 
-    answer: Any = function(shard, forward, backward, comm)
+    with minidist.record() as log:
+        answer: Any = function(shard, forward, backward, comm)
     minidist.barrier()  # who has made fewer calls meets the others here, and is told
     left = storages.held()
     for when in ("forward", "backward"):
@@ -77,6 +84,15 @@ def unit(function: Callable[..., object], part: int) -> Iterator[Check]:
         "them after forward, and gather them again."
     )
     yield left > 0 and "full weights are still in memory when all is over. What holds them?"
+    kept = levels["backward"] - before - 2 * whole.nbytes  # backward's, and this grader's copy
+    yield (
+        part >= LARGE
+        and 2 * kept > whole.nbytes
+        and (
+            f"with {part:,} weights on each rank, backward begins with {kept:,} bytes more than its "
+            f"weights, of {whole.nbytes:,}. Keep no copy of them from forward on: gather them again."
+        )
+    )
     yield from _compared(answer, torch.stack([_gradient(r, whole) for r in range(ranks)]), rank)
     yield Cost(
         Traffic.of(comm), 3 * (ranks - 1) * whole.nbytes, 3 * (ranks - 1), "the gradient is right",
@@ -84,6 +100,13 @@ def unit(function: Callable[..., object], part: int) -> Iterator[Check]:
         "of the sum, which is what a reduce-scatter leaves.",
         too_little="Gather before forward and again before backward, by comm's calls alone.",
     )  # fmt: skip
+    yield beside(log)
+
+
+def beside(log: Sequence[Sent]) -> str:
+    """A sentence on messages that `minidist.record` has noted, which a comm's are not; or ""."""
+    more = Traffic.of(log).nbytes
+    return f"you send {more:,} bytes beside comm's calls; make those alone." if more else ""
 
 
 def _compared(answer: Any, gradients: Tensor, rank: int) -> Iterator[Check]:
@@ -173,7 +196,8 @@ def norm(function: Callable[..., object], case: int) -> Iterator[Check]:
     comm = Counted(Ours(algorithm="ring"))
     rank, ranks = comm.rank, comm.ranks
     of_ranks = [flat(_parts(each, ranks, case)) for each in range(ranks)]
-    answer = function(parts := _parts(rank, ranks, case), comm)
+    with minidist.record() as log:
+        answer = function(parts := _parts(rank, ranks, case), comm)
     if not flat(parts).equal(of_ranks[rank]):
         raise Wrong(
             "the gradients have been changed. Return their norm, and leave them as they are."
@@ -189,6 +213,7 @@ def norm(function: Callable[..., object], case: int) -> Iterator[Check]:
         advice="One number from each rank is enough, in one all-reduce.",
         too_little="Make comm's calls, and no others.",
     )  # fmt: skip
+    yield beside(log)
 
 
 def _why_norm(answer: object, rank: int, norms: list[float]) -> str:
