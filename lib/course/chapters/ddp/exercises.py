@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 import minidist
 from course.ask.averages import OFF, averages, gradients, net, off
+from course.ask.forbidden import without_wrappers
 from course.ask.ranks import REAL, Check, Cost, Traffic, alike, graded
 from course.ask.table import Exercise, Table, numbers
 from course.ask.verdict import Wrong, ask_as, draws, formula, list_of, number, whole
@@ -47,7 +48,7 @@ def by_hand(
     """Grade function(model), which must make replicas of models that start apart on the ranks."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     model = make(seed=rank)  # not the same weights everywhere
-    with minidist.record() as log:
+    with without_wrappers("minidist's collectives"), minidist.record() as log:
         function(model)
     start, sent, found = _weights(model), [Traffic.of(log)], list[Tensors]()
     for step in range(STEPS):

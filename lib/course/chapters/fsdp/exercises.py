@@ -89,8 +89,8 @@ def unit(function: Callable[..., object], part: int) -> Iterator[Check]:
         part >= LARGE
         and 2 * kept > whole.nbytes
         and (
-            f"with {part:,} weights on each rank, backward begins with {kept:,} bytes more than its "
-            f"weights, of {whole.nbytes:,}. Keep no copy of them from forward on: gather them again."
+            f"with {part:,} weights on each rank, backward begins with {kept:,} bytes more than "
+            f"its weights, of {whole.nbytes:,}. Keep no copy from forward on: gather them again."
         )
     )
     yield from _compared(answer, torch.stack([_gradient(r, whole) for r in range(ranks)]), rank)
