@@ -19,6 +19,9 @@ from tools.markdown import Reader
 from tools.pages import Book, Built, Cell, cells, figure
 
 KERNEL = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
+FOLDED_BELOW = (
+    "*A solution is folded below. Click it to read it; without its first line it runs, graded.*"
+)
 FOLDED = {"hide-input", "remove-input", "remove-cell"}  # what the book shows without its code
 
 
@@ -132,6 +135,7 @@ def notebook(book: Book, built: Built, page: str) -> nbformat.NotebookNode:
     for cell in without_checks(cells(book.root, page)):
         if cell.cell_type == "code" and is_solution(cell):
             cell = silent(cell)
+            converted.append(nbformat.v4.new_markdown_cell(FOLDED_BELOW))
         if cell.cell_type == "markdown":
             cell.source = reader.text(cell.source)
         converted += [cell, *caption(cell, reader)]

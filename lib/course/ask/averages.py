@@ -68,11 +68,21 @@ def off(
         return ""
     for sentence, slip in (slips or {}).items():
         if found is slip or (found is not None and slip is not None and near(found, slip)):
-            return f"{name} {sentence}"
+            return f"{name} {sentence}{_at(found, right)}"
     if found is None or found.shape != right.shape:
         shown = None if found is None else list(found.shape)
         return f"{name} has shape {shown}, expected {list(right.shape)}."
-    return f"{name} {otherwise.format(off=(found - right).abs().max().item())}"
+    said = otherwise.format(off=(found - right).abs().max().item())
+    return f"{name} {said}{_at(found, right)}"
+
+
+def _at(found: Tensor | None, right: Tensor) -> str:
+    """A sentence on the element that is furthest off, or "" where there is one at most."""
+    if found is None or found.shape != right.shape or right.numel() < 2:
+        return ""
+    place = torch.unravel_index((found - right).abs().argmax(), right.shape)
+    where = [int(each) for each in place]
+    return f" At {where} it is {found[place].item():.4g}, expected {right[place].item():.4g}."
 
 
 def times(found: Tensor, right: Tensor) -> float:

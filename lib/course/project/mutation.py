@@ -29,7 +29,9 @@ def catches(package: str) -> str:
     right = [(way, "", ranks) for ranks in RIGHT_RANKS for way in WAYS]
     trials = [*right, *((way, fault, RANKS) for way in WAYS for fault in FAULTS)]
     caught: Caught = {}
-    for way, fault, ranks in tqdm(draws(90).sample(trials, len(trials)), "trainers", leave=False):
+    for way, fault, ranks in tqdm(
+        draws(90).sample(trials, len(trials)), "trainers", leave=False, disable=None
+    ):
         failure = failed(package, ranks, way, fault)
         other = failure and not isinstance(_raised(failure), AssertionError)
         on_right = failed(package, ranks, way) if fault and other else None if fault else failure

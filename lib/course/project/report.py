@@ -39,7 +39,7 @@ def works(package: str, name: str) -> str:
     milestone = by_name(name)
     seed = int(os.environ.get("COURSE_SEED") or secrets.randbelow(1000))  # unknown before
     written = source(package, milestone.file, *milestone.names)
-    for ranks in tqdm(RANKS, f"{name}, on 1 to 5 ranks", leave=False):
+    for ranks in tqdm(RANKS, f"{name}, on 1 to 5 ranks", leave=False, disable=None):
         of_ranks = graded(written, ranks, check_cases, milestone, seed)
         for case in milestone.cases:
             check_order(f"{name} ({case})", [sent[case].batches for sent in of_ranks])

@@ -63,7 +63,7 @@ def _step_rows(name: str, sources: dict[str, Callable[[], Any]]) -> Iterator[Row
     ways = {who: (kind, milestone) for who, kind in sources.items()}
     for library, train in PEERS[milestone.file].items():
         ways[library] = lambda: None, replace(milestone, train=train)
-    for who, (kind, how) in tqdm(ways.items(), "what a step costs", leave=False):
+    for who, (kind, how) in tqdm(ways.items(), "what a step costs", leave=False, disable=None):
         yield _row(who, graded(kind, STEP_RANKS, step_score, how))
     phases = 2 if milestone.file == "ddp" else 1  # phases of a call, N - 1 messages each
     reference = costs.reference(name)
@@ -77,7 +77,9 @@ def _step_rows(name: str, sources: dict[str, Callable[[], Any]]) -> Iterator[Row
 def _ring_rows(packages: dict[str, str]) -> Iterator[Row]:
     ways = {who: source(package, "ring", "all_reduce") for who, package in packages.items()}
     ways["minidist"] = lambda: partial(minidist.all_reduce, algorithm="ring", check=False)
-    for who, all_reduce in tqdm(ways.items(), "what an all-reduce costs", leave=False):
+    for who, all_reduce in tqdm(
+        ways.items(), "what an all-reduce costs", leave=False, disable=None
+    ):
         yield _row(who, graded(all_reduce, RANKS, ring_score))
     steps, chunk = 2 * (RANKS - 1), RING_BYTES // RANKS
     ms = 1e3 * steps * (RING_LINK.alpha + RING_LINK.beta * chunk)
@@ -85,7 +87,7 @@ def _ring_rows(packages: dict[str, str]) -> Iterator[Row]:
 
 
 def _sent_rows(milestone: Milestone, sources: dict[str, Callable[[], Any]]) -> Iterator[Row]:
-    for who, written in tqdm(sources.items(), "what the scenarios send", leave=False):
+    for who, written in tqdm(sources.items(), "what the scenarios send", leave=False, disable=None):
         sent = graded(written, RANKS, check_cases, milestone, 0)[0].values()
         yield [who, sum(each.messages for each in sent), sum(each.nbytes for each in sent)]
 

@@ -214,6 +214,8 @@ def factors(function: Callable[[list[int]], Sequence[float]]) -> str:
     `samples` says how many samples each rank has.
     """
     cases = [[3, 1], [4, 4, 4], [5, 0, 1], [1, 2, 3, 4], [7], [9, 2, 0, 0, 6, 1, 8], [64, 48] * 8]
+    draw = draws(94)
+    cases += [[1, *(draw.randrange(9) for _ in range(draw.randrange(2, 12)))] for _ in range(4)]
     for samples in cases:
         generator = torch.Generator().manual_seed(sum(samples))
         parts = [torch.randn(n, 3, dtype=torch.float64, generator=generator) for n in samples]

@@ -16,7 +16,7 @@ def received() -> Table:
     draw, cases = draws(63), []
     for ranks, each, tokens, capacity in [(2, 2, 6, 2), (4, 1, 8, 3), (3, 2, 9, 2), (1, 3, 7, 2)]:
         popular = range(ranks * each), [3] + (ranks * each - 1) * [1]
-        drawn = [draw.choices(*popular, k=tokens) for _ in range(ranks)]
+        drawn = [draw.choices(*popular, k=tokens + rank % 2) for rank in range(ranks)]
         cases += [(drawn, ranks * each, capacity), (drawn, ranks * each, tokens)]
 
     def taken(choices: list[list[int]], most: float) -> list[Counter[int]]:

@@ -127,6 +127,8 @@ def rows() -> Table:
     """Grade function(rows, ranks): which rows [start, end) each rank keeps, as FSDP2 cuts them."""
     cases = [(8, 4), (5, 4), (9, 4), (10, 4), (3, 4), (1, 4), (6, 4), (7, 3), (13, 8), (5, 1)]
     cases += [(count, ranks) for count in (2, 17, 29, 64) for ranks in (2, 5, 6, 11)]
+    draw = draws(92)
+    cases += [(draw.randrange(1, 200), draw.randrange(2, 30)) for _ in range(9)]
 
     def spans(sizes: list[int]) -> list[Range]:
         """The ranges of ranks with so many rows each."""
@@ -168,7 +170,7 @@ def rows() -> Table:
             "The longer parts come first.":
                 lambda count, ranks: spans([b - a for a, b in right(count, ranks)][::-1]),
         },
-        solved="for all {cases} cases on 1 to 11 ranks, even where ranks receive nothing. Every "
+        solved="for all {cases} cases on 1 to 29 ranks, even where ranks receive nothing. Every "
         "rank's part of the all-gather is as long as the first rank's; the rest is padding.",
     )  # fmt: skip
 

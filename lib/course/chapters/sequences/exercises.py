@@ -31,6 +31,7 @@ MERGES = {  # scale of the scores, and where the keys are cut
     "three pieces, one after the other": (3.0, (2, 5)),
     "scores of up to some thousand": (1000.0, (3,)),
     "a piece that no query sees": (1.0, (0,)),
+    "a second piece that no query sees": (1.0, (8,)),
 }
 
 

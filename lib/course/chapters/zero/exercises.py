@@ -14,7 +14,7 @@ from course.ask.averages import averages, backward, flat, gradients, net, off
 from course.ask.forbidden import without_wrappers
 from course.ask.ranks import REAL, Check, Cost, Traffic, alike, graded
 from course.ask.table import Exercise, Table, numbers
-from course.ask.verdict import Wrong
+from course.ask.verdict import Wrong, draws
 
 STEPS, RATE = 3, 0.1
 
@@ -113,7 +113,7 @@ def _compared(widths: Widths, weights: list[Tensor], same: bool) -> Iterator[Che
                           for why, gradient in moved_by.items()}  # fmt: skip
             if last:
                 slips[OWN] = right
-                right = right + place * moved.split(size)[place]
+                right = right + place * torch.split(moved, size)[place]
             name = f"after step {step + 1} of {STEPS}, the weights in slice {place}"
             yield off(name, found, right, slips, LATER if step else OFF_BY if same else APART)
 
@@ -132,14 +132,17 @@ UNITS: dict[str, Callable[[int], int]] = {
 @Exercise
 def wire() -> Table:
     """Grade function(strategy, nbytes, ranks, micro): bytes that each rank sends in a step."""
-    sizes, worlds = (64 * 10**6, 7 * 2**20, 3 * 10**9), (4, 1, 8, 64, 3)
+    draw = draws(93)
+    sizes, worlds = (64 * 10**6, 7 * 2**20, draw.randrange(10**9)), (4, 1, 8, 64, 3)
+    cases = [*product(sizes, worlds, (1, 3, 5))]
+    cases += [(draw.randrange(10**8), draw.randrange(2, 99), draw.randrange(2, 9)) for _ in "abc"]
 
     def sent(strategy: str, nbytes: int, ranks: int, micro: int) -> float:
         return UNITS[strategy](micro) * (ranks - 1) / ranks * nbytes
 
     return numbers(
         within=0.99,  # rounded to whole bytes is right, too
-        cases=[(way, *case) for *case, way in product(sizes, worlds, (1, 3, 5), UNITS)],
+        cases=[(way, *case) for case in cases for way in UNITS],
         right=sent,
         told="For {} with {:,} bytes, {} ranks and {} backwards per step",
         slips={
@@ -161,7 +164,7 @@ def wire() -> Table:
         otherwise=lambda *_: (
             "Count reduce-scatters and all-gathers: each sends (N - 1)/N of the model."
         ),
-        solved=f"for all {len(UNITS)} strategies, from 1 to 64 ranks, with one, three and five "
-        "backwards per step. With one, ZeRO-2 sends what DDP sends; with three, ZeRO-3 sends four "
-        "and a half times as much.",
+        solved=f"for all {len(UNITS)} strategies, on one rank and on many, with one backward per "
+        "step and with several. With one, ZeRO-2 sends what DDP sends; with three, ZeRO-3 sends "
+        "four and a half times as much.",
     )  # fmt: skip
