@@ -4,8 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from course.project import report
+from course.ask.verdict import Wrong
+from course.project import held, report
+from course.project.check import Sent, check_sent
+from course.project.held import Held
 from course.project.milestones import MILESTONES
+from course.project.models import Drawn
 from tests.course.milestones import SCENARIOS, diagnosed, graded, lesson
 from tools.work import stub
 
@@ -27,3 +31,41 @@ def test_a_name_is_that_of_its_file_too_and_has_a_scoreboard() -> None:
     rows = report.scoreboard("tensor parallelism", "from_scratch").data.splitlines()
     assert rows[0] == "| code of | messages | bytes sent |"
     assert rows[2].startswith("| from_scratch | 96 | ")
+
+
+LEAST = Sent(4, 400, 700, [], "COURSE_SEED=5")
+
+
+@pytest.mark.parametrize(
+    ("own", "told"),
+    [
+        (LEAST._replace(messages=1), "sends 1 message and 400 bytes; expected 4 messages: each"),
+        (LEAST._replace(messages=5), "sends 5 messages and 400 bytes; 4 and 400 are enough"),
+        (LEAST._replace(nbytes=100), "100 of the 400 bytes that it takes went through `isend`"),
+        (LEAST._replace(wire=9000), "puts 9,000 bytes on the network, headers included; 700 are"),
+    ],
+)
+def test_a_pipeline_that_sends_more_or_less_is_told(own: Sent, told: str) -> None:
+    check_sent(MILESTONES["pipeline"], LEAST, LEAST, "")
+    with pytest.raises(Wrong, match=rf"{told}.*\(COURSE_SEED=5\)$"):
+        check_sent(MILESTONES["pipeline"], own, LEAST, "")
+
+
+def test_what_is_held_may_be_a_little_more() -> None:
+    least = Held(peak=10**6, kept=10**6)
+    held.compare_held(Held(12 * 10**5, 14 * 10**5), least, "")
+    with pytest.raises(
+        Wrong, match=r"holds 1,300,000 bytes of tensors .*; 1,000,000 .* Keep less\."
+    ):
+        held.compare_held(Held(13 * 10**5, 10**6), least, "Keep less.")
+    with pytest.raises(Wrong, match="process of this rank grow by 2,000,000 bytes"):
+        held.compare_held(Held(10**6, 2 * 10**6), least, "")
+
+
+def test_sizes_are_drawn_from_the_seed_and_named() -> None:
+    drawn = {seed: Drawn(seed) for seed in range(20)}
+    rounds = {each.size("H", 6, 9) for each in drawn.values()}
+    assert rounds == {6, 7, 8, 9}
+    assert str(Drawn(3)) == "COURSE_SEED=3"
+    assert str(drawn[3]) == f"drawn: H {Drawn(3).size('', 6, 9)}; COURSE_SEED=3"
+    assert not drawn[3].numbers(0, 4).equal(drawn[4].numbers(0, 4))

@@ -99,7 +99,7 @@ def next_step(package: str, verdicts: Mapping[str, Verdict]) -> str:
             file, target = TARGETS[name]
             again = f"run `make grade ONLY={file}` again"
             return f"Next: {name}. In {_path(spec, file)} {do} {target}; then {again}."
-    later = [*TARGETS][max((*map([*TARGETS].index, verdicts), -1)) + 1 :]
+    later = [*TARGETS][[*TARGETS].index([*verdicts][-1]) + 1 :]
     if not later:
         return "All that was graded is right. Next: the capstone, a lab that `make lab` opens."
     file, target = TARGETS[later[0]]
