@@ -54,9 +54,7 @@ def test_a_pipeline_that_sends_more_or_less_is_told(own: Sent, told: str) -> Non
 def test_what_is_held_may_be_a_little_more() -> None:
     least = Held(peak=10**6, kept=10**6)
     held.compare_held(Held(12 * 10**5, 14 * 10**5), least, "")
-    with pytest.raises(
-        Wrong, match=r"holds 1,300,000 bytes of tensors .*; 1,000,000 .* Keep less\."
-    ):
+    with pytest.raises(Wrong, match=r"holds 1,300,000 bytes of tensors .* Keep less\."):
         held.compare_held(Held(13 * 10**5, 10**6), least, "Keep less.")
     with pytest.raises(Wrong, match="process of this rank grow by 2,000,000 bytes"):
         held.compare_held(Held(10**6, 2 * 10**6), least, "")
