@@ -6,6 +6,7 @@ Half of them here, the others in `test_browsed_others.py`: two processes share w
 import re
 from collections.abc import Iterable, Iterator
 from functools import cache
+from math import inf
 from xml.etree import ElementTree
 
 import pytest
@@ -30,20 +31,12 @@ STICKING_OUT = """() => {
     .filter((element) => !inside(element) && !boxed(element))
     .map((element) => element.outerHTML.slice(0, 160));
 }"""
-# Of each picture: its file, how wide it is shown and how wide it could be, and whether it may be
-# small.
+# Of each picture: its file, its width and height as shown, and what is in it.
 SHOWN = """() => [...document.querySelectorAll("article img[src$='.svg']")]
     .filter((picture) => picture.clientWidth)
-    .map((picture) => {
-      const column_ = "section, li, dd, td, .admonition, .sd-card-body, .sd-tab-content";
-      const box = picture.closest(column_);
-      const { paddingLeft, paddingRight } = getComputedStyle(box);
-      const column = box.clientWidth - parseFloat(paddingLeft) - parseFloat(paddingRight);
-      const file = picture.src.split("/").at(-1);
-      return [file, picture.clientWidth, column, picture.matches(".small"), picture.alt];
-    })"""
-FILLS, ON_A_DESK, ON_A_PHONE = 0.75, 12, 10  # of the column; pixels of the smallest letters
-BODY = 16  # pixels of the text around: the smallest letters have no more
+    .map((it) => [it.src.split("/").at(-1), it.clientWidth, it.clientHeight, it.alt])"""
+ON_A_DESK, ON_A_PHONE = (11, 15), (10, 15)  # pixels of the smallest and the largest letters
+SCREEN = 800  # pixels of a desk's height that a picture may take
 # Code and outputs that a desk does not show whole, folded ones too.
 CLIPPED = """() => {
   const folded = [...document.querySelectorAll("article details:not([open])")];
@@ -139,7 +132,7 @@ AXE = """async (rules) => {
 Seen = dict[str, list[str]]  # what is wrong, by its kind, each with its page
 Known = dict[tuple[int, int], list[str]]  # by the page's size: kinds of elements seen twice
 PART = PAGES[::2]
-KINDS = ["errors", "foreign requests", "raw math", "overhang", "small pictures"]
+KINDS = ["errors", "foreign requests", "raw math", "overhang", "misfit pictures"]
 KINDS += ["clipped code", "hidden rest", "violations"]
 
 
@@ -174,28 +167,28 @@ def violations(tab: Page, mode: str, rules: object) -> list[str]:
 
 
 @cache
-def measures(file: str) -> tuple[float, float]:
-    """A picture's width as it was drawn, and the size of its smallest letters, in pixels.
+def measures(file: str) -> tuple[float, float, float]:
+    """A picture's width as drawn and the sizes of its smallest and largest letters, in pixels.
 
     Matplotlib draws a letter from an outline of 100 points, made smaller.
     """
     picture = ElementTree.parse(HTML / "_images" / file).getroot()
     small = r"scale\((0?\.\d+) -0?\.\d+\)$"
     scales = (re.search(small, each.get("transform", "")) for each in picture.iter())
-    letters = [100 * float(scale[1]) for scale in scales if scale]
-    wide, least = float(picture.attrib["width"].removesuffix("pt")), min(letters, default=99)
-    return wide * 96 / 72, least * 96 / 72
+    wide = float(picture.attrib["width"].removesuffix("pt"))
+    letters = [100 * float(scale[1]) * 96 / 72 for scale in scales if scale]
+    return wide * 96 / 72, min(letters, default=inf), max(letters, default=0)
 
 
-def small_pictures(shown: Iterable[tuple[str, int, float, bool, str]], least: int) -> Iterator[str]:
-    """Those that leave much of a desk's column free, or whose letters are hard to read."""
-    for file, width, column, may_be_small, text in shown:
-        drawn, letters = measures(file)
-        seen = letters * width / drawn
-        if seen < least - 0.1 or (least == ON_A_DESK and BODY + 0.1 < seen < 99):
-            yield f"letters of {seen:.1f} px: {text}"
-        if least == ON_A_DESK and width < FILLS * column and seen < BODY - 0.1 and not may_be_small:
-            yield f"{width} of {column:.0f} px: {text}"
+def misfits(shown: Iterable[tuple[str, int, int, str]], right: tuple[int, int]) -> Iterator[str]:
+    """Pictures whose letters are smaller or larger than is right, or taller than a screen."""
+    for file, width, height, text in shown:
+        drawn, *letters = measures(file)
+        least, most = (each * width / drawn for each in letters)
+        if least < right[0] - 0.1 or most > right[1] + 0.1:
+            yield f"letters of {least:.1f} to {most:.1f} px: {text}"
+        if right is ON_A_DESK and height > SCREEN:
+            yield f"{height} px tall: {text}"
 
 
 def measured(tab: Page) -> Iterator[tuple[str, Iterable[str]]]:
@@ -204,9 +197,9 @@ def measured(tab: Page) -> Iterator[tuple[str, Iterable[str]]]:
     yield "overhang", [f"{wide} px wide"] * (wide > PHONE[0])
     yield "overhang", tab.evaluate(STICKING_OUT)
     yield "raw math", tab.evaluate(UNRENDERED_MATH)
-    yield "small pictures", small_pictures(tab.evaluate(SHOWN), ON_A_PHONE)
+    yield "misfit pictures", misfits(tab.evaluate(SHOWN), ON_A_PHONE)
     resize(tab, DESK)
-    yield "small pictures", small_pictures(tab.evaluate(SHOWN), ON_A_DESK)
+    yield "misfit pictures", misfits(tab.evaluate(SHOWN), ON_A_DESK)
     yield "clipped code", tab.evaluate(CLIPPED)
     resize(tab, PHONE)
 
@@ -273,6 +266,17 @@ def test_words_in_code_that_are_pale_are_noticed(tab: Page) -> None:
         found = violations(tab, mode, CONTRAST)
         assert {kind for kind in kinds for each in found if f'class="{kind}"' in each} == {*kinds}
         assert all(any(f'class="{kind}"' in each for kind in kinds) for each in found)
+
+
+def test_code_has_thirteen_pixels_or_just_as_many_as_its_longest_line_needs(tab: Page) -> None:
+    open_page(tab, "book/tensor.html", DESK)
+    sizes = tab.evaluate("""[...document.querySelectorAll("article .highlight pre")]
+        .filter((pre) => pre.checkVisibility() && !pre.closest(".cell_output"))
+        .map((pre) => [parseFloat(getComputedStyle(pre).fontSize), pre.textContent])""")
+    lengths = [max(map(len, text.splitlines())) for _, text in sizes]
+    assert min(lengths) <= 80 < 95 < max(lengths), "short lines and long ones"
+    for (size, _), length in zip(sizes, lengths, strict=True):
+        assert 11.2 <= size < 13 if length > 90 else size == 13 or length > 80
 
 
 def test_links_that_do_not_stand_out_are_noticed(tab: Page) -> None:

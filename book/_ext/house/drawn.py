@@ -1,8 +1,8 @@
-"""Pictures tell the page how wide they were drawn, so that they fill a column and fit a phone.
+"""Pictures tell the page how wide they were drawn, so that a desk enlarges them and a phone fits.
 
-`house.css` shows a picture at up to 1.5 times its size, and never so small that its smallest
-letters have less than ten pixels, nor so large that they exceed the text's sixteen. Labels are
-outlines, not text, so we read both from the SVG.
+`house.css` shows a picture at up to 1.4 times its size, where labels have 13 to 15 pixels, and
+never so small that its smallest letters have less than ten. Labels are outlines, not text, so we
+read both from the SVG.
 """
 
 import re
@@ -13,7 +13,7 @@ from typing import Any
 from docutils.nodes import document
 from sphinx.application import Sphinx
 
-LEGIBLE, BODY = 10.0, 16.0  # pixels
+LEGIBLE = 10.0  # pixels
 POINT = 96 / 72  # pixels
 IMAGE = re.compile(r'(<img [^>]*src="[^"]*/([^"/]+\.svg)")')
 WIDTH = re.compile(r'<svg\b[^>]*? width="([\d.]+)pt"')
@@ -46,9 +46,8 @@ def tell_widths(
         if not found:
             return tag[1]
         drawn, letters = found
-        least, most = drawn * LEGIBLE / letters, drawn * BODY / letters or 9999
-        style = f"--drawn: {drawn:.1f}px; --least: {least:.1f}px; --most: {most:.1f}px"
-        return f'{tag[1]} style="{style}"'
+        least = drawn * LEGIBLE / letters
+        return f'{tag[1]} style="--drawn: {drawn:.1f}px; --least: {least:.1f}px"'
 
     if "body" in context:
         context["body"] = IMAGE.sub(widths, context["body"])

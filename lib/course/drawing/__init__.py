@@ -8,10 +8,9 @@ users of minidist need it too, it belongs in `minidist.plots`; if only one page 
 Colors, axes and legend come from `minidist.plots.style`: a rank has one color in the whole book
 (`RANK`), and so have the parts of the state (`PART`), the phases of a step (`PHASE`) and the
 algorithms (`ALGORITHM`). Draw it 3.4 to 3.7 inches wide, with labels of `style.LABEL` or
-`style.TITLE`: the book enlarges it by up to 1.7 to fill the column, and a phone shows it as it is.
-A picture that is small by nature has
-`image: {classes: small}`. The cell's metadata give it a name, a caption that says what to see, and
-alt text:
+`style.TITLE`, and up to 5.9 inches tall: on a desk the book enlarges it by 1.4, so that it fits on
+a screen and its letters have 13 to 15 pixels; a phone shows it as it is. The cell's metadata give
+it a name, a caption that says what to see, and alt text:
 
     ---
     mystnb:

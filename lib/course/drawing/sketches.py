@@ -93,7 +93,7 @@ def clockwise(place: float, places: int, wide: float = 1.0, high: float = 1.0) -
 def names_left(axes: Axes, x: float, names: Mapping[float, str]) -> None:
     """Bold names of rows, which end at `x`; each at its height."""
     for y, name in names.items():
-        note(axes, x, y, name, "right", fontsize=9, fontweight="bold")
+        note(axes, x, y, name, "right", fontweight="bold")
 
 
 def dot(axes: Axes, x: float, y: float, rank: int) -> None:

@@ -33,7 +33,8 @@ def memory_curve(
         heights: title → name → bytes: dashed lines, such as what was predicted, named below.
     """
     panels = len(recorded)
-    figure, grid = style.subplots(panels, 1, size=(3.4, 0.4 + max(2.0, 1.4 * panels)), sharey=True)
+    size = 3.4, 0.4 + max(2.0, min(1.4 * panels, 5.4))  # and no taller than a screen
+    figure, grid = style.subplots(panels, 1, size=size, sharey=True)
     dashed: dict[str, dict[str, Any]] = {}  # name → its look
     for axes, (title, one) in zip(grid.flat, recorded.items(), strict=True):
         at, phases = _by_phase(one)

@@ -18,7 +18,7 @@ Face = tuple[str, float]  # a colour and its opacity
 # enough for both themes. The grey is readable on white and on black.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#767676")
 GREY = COLORS[6]
-# In points, for a figure of 3.4 inches: 10 pixels on a phone, 16 where the figure fills a column.
+# In points, for a figure of 3.4 inches: 10 pixels on a phone, 13 to 15 on a desk.
 TITLE, LABEL = 8, 7
 # A rank has its colour in every picture of messages, as in the stepper; what a rank holds and what
 # it does have theirs. No picture says anything by colour alone.

@@ -67,7 +67,7 @@ def messages(panels: Mapping[str, Sequence[Replay]], names: Sequence[str] = ()) 
                 axes.plot((src, dst), heights, color=RANK[src % 8], lw=width, solid_capstyle="butt")
         for row, rank in np.ndindex(len(each) + 1, ranks):
             dot(axes, rank, row * DOWN, rank)
-        axes.set_title(title, fontsize=9)
+        axes.set_title(title, fontsize=style.TITLE)
         axes.set(xlim=(-0.5, ranks - 0.5), ylim=(most * DOWN + 0.35, -0.35), aspect="equal")
         axes.set_axis_off()
     names_left(grid[0, 0], -0.6, {(at + 0.5) * DOWN: name for at, name in enumerate(names)})
@@ -141,8 +141,8 @@ def double_tree(schedule: Schedule) -> Figure:
                 above = sign * (0.55 + level(parents, parents[rank]))
                 axes.plot([rank, parents[rank]], [y, above], color=GREY, lw=1.3, zorder=1)
             dot(axes, rank, y, rank)
-    note(axes, -0.4, tops[0] + 0.6, "tree 1: first half", fontsize=9)
-    note(axes, ranks - 0.6, -tops[1] - 0.6, "tree 2: second half", "right", fontsize=9)
+    note(axes, -0.4, tops[0] + 0.6, "tree 1: first half")
+    note(axes, ranks - 0.6, -tops[1] - 0.6, "tree 2: second half", "right")
     axes.axhline(0, color=GREY, lw=0.7, ls=":")
     return figure
 

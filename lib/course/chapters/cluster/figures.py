@@ -34,7 +34,7 @@ def _node(axes: Axes, top: float, width: float, here: Sequence[Mapping[str, Any]
     first = here[0]
     box(axes, 0, top, width, NODE - 0.25, linewidth=1, dashed=True)
     name = f"node {first['GROUP_RANK']}, address {first['address']}"
-    note(axes, GAP, top + 0.2, name, fontsize=9)
+    note(axes, GAP, top + 0.2, name)
     text = f"torchrun starts {len(here)} ranks; MASTER_ADDR = {first['MASTER_ADDR']}"
     box(axes, GAP, top + 0.38, width - 2 * GAP, 0.36, text, face=(GREY, 0.15), linewidth=0.5)
     if first["address"] == first["MASTER_ADDR"]:
@@ -44,7 +44,7 @@ def _node(axes: Axes, top: float, width: float, here: Sequence[Mapping[str, Any]
         color = RANK[who["RANK"] % len(RANK)]
         box(axes, left, top + 0.94, SEAT, 0.66, edge=color, face=(color, 0.25), linewidth=1.2)
         middle = left + SEAT / 2
-        style.write(axes, middle, top + 1.09, f"RANK {who['RANK']}", fontsize=9)
+        style.write(axes, middle, top + 1.09, f"RANK {who['RANK']}", style.TITLE)
         style.write(axes, middle, top + 1.29, f"local rank {who['LOCAL_RANK']}")
         style.write(axes, middle, top + 1.47, f"→ cuda:{who['LOCAL_RANK']}")
         arrow = {"arrowstyle": "->", "color": GREY}

@@ -20,7 +20,7 @@ def before_after(replays: Mapping[str, Replay]) -> Figure:
     """
     widths = [each.ranks if _blocks(each) else each.chunks for each in replays.values()]
     columns = max(4, *widths)  # or there is no room for the titles
-    heights = [0.18 * each.ranks + 0.42 for each in replays.values()]
+    heights = [0.16 * each.ranks + 0.35 for each in replays.values()]
     size = 0.66 * columns + 0.66, sum(heights)
     figure, grid = style.subplots(len(replays), 2, size=size, height_ratios=heights)
     for (left, right), (name, each) in zip(grid, replays.items(), strict=True):

@@ -59,7 +59,7 @@ def split_block() -> Figure:
         _part(axes, 8.5 + 1.6 * rank, 5.5, 1.1, 1.2, rank)
     plus = {(8.25 + 1.6 * rank, 6.1): "+" for rank in range(1, RANKS)}
     for place, sign in (SIGNS | plus).items():
-        style.write(axes, *place, sign, TITLE + 2)
+        style.write(axes, *place, sign, TITLE)
     style.write(axes, 11.45, 5.05, "y[B, D] (+T)", TITLE)
     style.write(axes, 11.45, 7.2, "an all-reduce adds them")
     return figure

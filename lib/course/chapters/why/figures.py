@@ -32,7 +32,7 @@ def machine(gpu: Accelerator, pcie: float) -> Figure:
     _box(axes, LEFT, right, SWITCH, "NVLink switch")
     _box(axes, LEFT, right, NETWORK, "network switch, to other nodes")
     box(axes, 0, 44, width, 256, linewidth=1, dashed=True)
-    note(axes, LEFT, 308, f"one node: eight {gpu.name}", fontsize=9)
+    note(axes, LEFT, 308, f"one node: eight {gpu.name}")
     for column, number in enumerate((0, 1, 7)):
         left = LEFT + PITCH * column
         middle = left + WIDEST / 2 + 2
@@ -47,7 +47,7 @@ def machine(gpu: Accelerator, pcie: float) -> Figure:
         note(axes, middle + 7, 247, f"{gpu.nvlink / 1e9:.0f} GB/s")
         note(axes, left + BOX - 9, 89, f"PCIe {pcie / 1e9:.0f} GB/s", "right")
         note(axes, middle + 4, 32, f"{gpu.network / 1e9:.0f} GB/s")
-    style.write(axes, LEFT + PITCH + (BOX + PITCH) / 2, 159, "…", fontsize=14)
+    style.write(axes, LEFT + PITCH + (BOX + PITCH) / 2, 159, "…", style.TITLE)
     return figure
 
 

@@ -134,7 +134,7 @@ def zero_step(stages: Iterable[int]) -> Figure:
     """
     chosen, steps = list(stages), [spans(step_works(stage)) for stage in range(len(STEPS))]
     tall = [height for stage in chosen for height in (3 if stage == 3 else 2, 1.7)]
-    size = WIDE, 0.33 * sum(tall) + 0.8
+    size = WIDE, 0.32 * sum(tall) + 0.8
     figure, grid = style.subplots(len(tall), 1, size=size, sharex=True, height_ratios=tall)
     for stage, lanes, memory in zip(chosen, grid[::2, 0], grid[1::2, 0], strict=True):
         rows = {name: list[Cell]() for name in LANES}
