@@ -45,7 +45,8 @@ pdf: book ## print the whole book into one file, _build/pdf/book.pdf, by Chromiu
 lab: $(READY) ## copy labs and chapters to work/, which nothing overwrites, and open JupyterLab
 	@$(VENV)/python -m tools.work
 	@PYTHONPATH=$(CURDIR)/work $(VENV)/jupyter lab --notebook-dir=work \
-		--LabApp.default_url=/lab/tree/START.ipynb $(if $(filter 0,$(shell id -u)),--allow-root)
+		--LabApp.default_url=/lab/tree/START.ipynb --custom-css \
+		--ServerApp.tornado_settings='{"static_custom_path": ["tools/lab"]}' $(if $(filter 0,$(shell id -u)),--allow-root)
 
 grade: $(READY) ## grade what you have written in work/mine; of one file: make grade ONLY=ddp
 	@echo "Grading work/mine: about ten seconds per milestone; what hangs is stopped after thirty."

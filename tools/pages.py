@@ -15,6 +15,7 @@ from tools import execute
 
 EQUATION = re.compile(r"\$\$(.+?)\$\$ \(([\w-]+)\)", re.DOTALL)
 LABELED = re.compile(r"^\(([\w-]+)\)=\n+#+ (.*)", re.MULTILINE)
+IN_THE_BROWSER = ("book/puzzles", "book/progress")  # what only a page of the book can show
 UNKNOWN_NUMBER = "…"  # until the book has been built
 
 Cell = nbformat.NotebookNode
@@ -69,7 +70,9 @@ class Book:
         return f"[{text}]({path}{label and '#'}{label})"
 
     def runs(self, page: str) -> bool:
-        """Whether the page has cells, and so becomes a notebook."""
+        """Whether the page has cells that a kernel can run, and so becomes a notebook."""
+        if page in IN_THE_BROWSER:
+            return False
         path = self.root / f"{page}.md"
         return not path.exists() or is_myst_markdown_notebook(path.read_text())
 

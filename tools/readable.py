@@ -106,6 +106,9 @@ def fold(cell: Cell) -> Cell:
     return cell
 
 
+OPEN_IT = "*A solution: the three dots open it. To run it, delete its first line.*"
+
+
 def silent(cell: Cell) -> Cell:
     """A solution, hidden and without a word: cells below may need what it defines.
 
@@ -134,6 +137,7 @@ def notebook(book: Book, built: Built, page: str) -> nbformat.NotebookNode:
     reader, converted = Reader(book, page, built), []
     for cell in without_checks(cells(book.root, page)):
         if cell.cell_type == "code" and is_solution(cell):
+            converted.append(nbformat.v4.new_markdown_cell(OPEN_IT))
             cell = silent(cell)
             converted.append(nbformat.v4.new_markdown_cell(FOLDED_BELOW))
         if cell.cell_type == "markdown":

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
+from sphinx_external_toc.parsing import parse_toc_yaml
 
 from tools.pages import source
 from tools.readable import KERNEL, Book, Built, notebook
@@ -49,20 +50,29 @@ def stub(source: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def contents(titles: Iterable[tuple[str, str]]) -> bytes:
-    """The page to start from: chapters, and under each its lab, in the order of the book."""
-    lines = [
-        f"{'   - ' if name.startswith('notebooks') else '1. '}[{title}]({name}.ipynb)"
-        for name, title in titles
-    ]
+def listed(book: Book) -> Iterator[str]:
+    """The book's contents, with its numbers: chapters, and under each its labs."""
+    toc, number = parse_toc_yaml(book.root / "_toc.yml"), count(1)
+    for part in toc.root.subtrees:
+        yield f"\n**{part.caption}**\n"
+        for page in map(str, part.items):
+            sign = f"{next(number)}." if part.numbered else "-"
+            if book.runs(page):
+                yield f"{sign} [{book.titles[page]}]({page}.ipynb)"
+            for lab in (str(item) for below in toc[page].subtrees for item in below.items):
+                if book.runs(lab):
+                    yield f"{' ' * len(sign)} - [{book.titles[lab]}]({lab}.ipynb)"
+
+
+def contents(lines: Iterable[str]) -> bytes:
+    """The page to start from."""
     text = "\n".join(
         [
             "# Start here",
             "Open a chapter, then the lab below it, and run the cells from top to bottom. Change "
-            "what you like: nothing overwrites these copies. A solution, where there is one, is "
-            "folded and runs unseen: open it, delete its first line, and run it. Where a sentence "
-            "in a chapter has … for a number, `make book` has not run yet.",
-            "",
+            "what you like: nothing overwrites these copies. Where a sentence in a chapter has … "
+            "for a number, `make book` has not run yet. Puzzles and your progress need no kernel: "
+            "they are pages of the book that `make book` builds.",
             *lines,
             "",
             "What you write yourself belongs in `mine/`: the ring, DDP, ZeRO, FSDP and their test, "
@@ -81,7 +91,7 @@ def files() -> Iterator[tuple[str, bytes, str]]:
     for page in pages:
         copied = str(nbformat.writes(notebook(book, built, page))).encode()
         yield f"{page}.ipynb", copied, digest(source(ROOT, page).read_bytes())
-    start = contents((page, book.titles[page]) for page in pages)
+    start = contents(listed(book))
     yield "START.ipynb", start, digest(start)
 
 

@@ -3,6 +3,7 @@
 import ast
 import builtins
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,10 +44,15 @@ print(1)
 TOC = """
 format: jb-book
 root: book/glossary
-chapters:
-  - file: book/ring
-    sections: [{file: notebooks/ring}]
-  - file: book/ddp
+parts:
+  - caption: Collectives
+    numbered: true
+    chapters: [{file: book/ring, sections: [{file: notebooks/ring}]}]
+  - caption: Data parallel
+    numbered: true
+    chapters: [{file: book/ddp}]
+  - caption: Reference
+    chapters: [{file: book/puzzles}]
 """
 
 
@@ -60,6 +66,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (course / "book" / "ring.md").write_text(CHAPTER)
     (course / "book" / "ddp.md").write_text(CHAPTER.replace("The ring", "DDP"))
     (course / "book" / "glossary.md").write_text("# Glossary")
+    (course / "book" / "puzzles.md").write_text(CHAPTER.replace("The ring", "Puzzles"))
     (course / "_toc.yml").write_text(TOC)
     for package in ("from_scratch", "course"):
         (course / "lib" / package).symlink_to(work.ROOT / "lib" / package)
@@ -152,7 +159,7 @@ def test_jupyterlab_asks_nothing_about_news(tmp_path: Path) -> None:
     assert told == {"fetchNews": "false", "checkForUpdates": False}
 
 
-def test_the_start_has_a_kernel_and_leads_to_every_page(place: Path) -> None:
+def test_the_start_has_the_books_numbers_and_leads_to_every_page_that_runs(place: Path) -> None:
     work.fill()
     page = nbformat.read(place / "work" / "START.ipynb", as_version=4)
     assert page.metadata.kernelspec.name == "python3", "or JupyterLab asks for one"
@@ -160,8 +167,9 @@ def test_the_start_has_a_kernel_and_leads_to_every_page(place: Path) -> None:
     assert links == [
         "1. [The ring](book/ring.ipynb)",
         "- [Lab: the ring](notebooks/ring.ipynb)",
-        "1. [DDP](book/ddp.ipynb)",
-    ]
+        "2. [DDP](book/ddp.ipynb)",
+    ], "the editors and stars of puzzles are there only in the book"
+    assert not (place / "work" / "book" / "puzzles.ipynb").exists()
 
 
 def test_stubs_have_all_names_of_the_lesson_and_nothing_in_them(place: Path) -> None:
@@ -269,3 +277,14 @@ def test_a_handouts_pages_define_what_they_use(given: Path) -> None:
         defined, used = (set().union(*(each[k] for each in both)) for k in (0, 1))
         offenders += [f"{page}: {name}" for name in used - defined - {*dir(builtins)}]
     assert not offenders, "\n".join(offenders)
+
+
+def test_jupyterlab_shows_figures_as_large_as_the_book() -> None:
+    makefile = (work.ROOT / "Makefile").read_text()
+    assert "--custom-css" in makefile
+    (settings,) = re.findall(r"--ServerApp.tornado_settings='(.+?)'", makefile)
+    (folder,) = json.loads(settings)["static_custom_path"]
+    shown = (work.ROOT / folder / "custom.css").read_text()
+    book = (work.ROOT / "book" / "_static" / "house.css").read_text()
+    (enlarged,) = re.findall(r"100%, ([\d.]+) \* var\(--drawn\)", book)
+    assert f"zoom: {enlarged};" in shown

@@ -7,15 +7,7 @@ from typing import Any
 
 import nbformat
 from docutils.nodes import document
-from myst_nb.core.read import is_myst_markdown_notebook
 from sphinx.application import Sphinx
-
-
-@cache
-def has_cells(app: Sphinx, page: str) -> bool:
-    """Whether a page is a lab, or a chapter with cells."""
-    source = Path(app.srcdir, f"{page}.md")
-    return not source.exists() or is_myst_markdown_notebook(source.read_text("utf-8"))
 
 
 @cache
@@ -31,13 +23,17 @@ def offer_notebook(
 ) -> None:
     """Write the notebook beside the sources; the theme then has a button for it."""
     source = Path(app.srcdir, f"{page}.md")
-    if doctree is None or not source.exists() or not has_cells(app, page):
+    if doctree is None or not source.exists():
         return
     from tools.readable import notebook
 
+    book, built = course(Path(app.srcdir))
+    if not book.runs(page):
+        return
+
     target = Path(app.outdir, "_sources", f"{page}.ipynb")
     target.parent.mkdir(parents=True, exist_ok=True)
-    nbformat.write(notebook(*course(Path(app.srcdir)), page), target)
+    nbformat.write(notebook(book, built, page), target)
     context["ipynb_source"] = f"{page}.ipynb"
 
 

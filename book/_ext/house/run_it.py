@@ -11,11 +11,13 @@ class SayHowToRun(SphinxPostTransform):
     default_priority = 5
 
     def run(self, **_: object) -> None:
-        """Only where there is something to run."""
+        """Only where there is something that a kernel can run."""
+        from tools.pages import IN_THE_BROWSER
+
         cells = (
             each for each in self.document.findall(nodes.container) if "cell" in each["classes"]
         )
-        if not any(cells):
+        if self.env.docname in IN_THE_BROWSER or not any(cells):
             return
         command, page = (
             nodes.literal(text=text) for text in ("make lab", f"{self.env.docname}.ipynb")
