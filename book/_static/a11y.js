@@ -123,6 +123,19 @@
     }
   }
 
+  // The contents of the page show where one is, however one came there; the theme's lag behind.
+  const UNDER_THE_HEADER = 120; // pixels
+  const entries = [...document.querySelectorAll("#pst-page-toc-nav a[href^='#']")];
+  const target = (entry) => document.getElementById(decodeURIComponent(entry.hash.slice(1)));
+  function here() {
+    const passed = entries.filter((entry) => target(entry)?.getBoundingClientRect().top < UNDER_THE_HEADER);
+    for (const entry of passed.length ? entries : []) {
+      entry.classList.toggle("active", entry === passed.at(-1));
+      if (entry === passed.at(-1)) entry.setAttribute("aria-current", "true");
+      else entry.removeAttribute("aria-current");
+    }
+  }
+
   roles();
   names();
   sentences();
@@ -134,6 +147,7 @@
   window.addEventListener("resize", fit);
   const scrolled = ({ target }) => target.matches?.(SCROLLING) && hint(target);
   document.addEventListener("scroll", scrolled, { capture: true, passive: true });
+  document.addEventListener("scrollend", here);
   window.addEventListener("load", () => {
     (window.MathJax?.startup?.promise ?? Promise.resolve()).then(fit);
     document.fonts.ready.then(reachable);

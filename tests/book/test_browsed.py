@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 from axe_playwright_python.base import AXE_SCRIPT
-from playwright.sync_api import Browser, Error, Page
+from playwright.sync_api import Browser, Error, Page, expect
 
 from tests.book.rendered import HTML, PAGES
 from tests.support.browser import browser, new_page  # noqa: F401 (a fixture)
@@ -277,6 +277,25 @@ def test_code_has_thirteen_pixels_or_just_as_many_as_its_longest_line_needs(tab:
     assert min(lengths) <= 80 < 95 < max(lengths), "short lines and long ones"
     for (size, _), length in zip(sizes, lengths, strict=True):
         assert 11.2 <= size < 13 if length > 90 else size == 13 or length > 80
+
+
+def test_the_contents_follow_a_reader_who_pages_down_and_buttons_show_their_focus(
+    tab: Page,
+) -> None:
+    open_page(tab, "book/ring.html", DESK)
+    tab.evaluate("""new Promise((done) => {
+        document.addEventListener("scrollend", () => setTimeout(done, 100), { once: true });
+        document.querySelector("#one-schedule-three-readings + *, #one-schedule-three-readings")
+            .scrollIntoView({ behavior: "instant" });
+        scrollBy({ top: 200, behavior: "instant" });
+    })""")
+    now = tab.locator("#pst-page-toc-nav a[aria-current]")
+    expect(now).to_have_attribute("href", "#one-schedule-three-readings")
+    tab.keyboard.press("Tab")
+    for button in ("button.primary-toggle", ".dropdown-download-buttons > button"):
+        tab.locator(button).first.focus()
+        style = tab.locator(button).first.evaluate("it => getComputedStyle(it).outlineStyle")
+        assert style == "solid", button
 
 
 def test_links_that_do_not_stand_out_are_noticed(tab: Page) -> None:

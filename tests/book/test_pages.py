@@ -10,6 +10,7 @@ from urllib.parse import unquote, urldefrag, urlsplit
 import pytest
 from bs4 import BeautifulSoup
 
+from course.pages.path import path
 from tests.book.rendered import HTML, PAGES, is_redirect, soup
 from tools.book import BUILD
 
@@ -102,6 +103,22 @@ def test_outputs_hold_no_warning_and_no_style(name: str, page: BeautifulSoup) ->
     for cell in page.select(".cell:not(.tag_raises-exception) .cell_output"):
         said = r"Traceback \(most recent call last\)|\b\w*Warning:.*"
         yield from (found[0] for found in re.finditer(said, cell.get_text()))
+
+
+@on_all_pages
+def test_a_page_describes_itself_to_those_who_link_to_it(
+    name: str, page: BeautifulSoup
+) -> Iterator[object]:
+    for wanted in ('meta[name="description"]', 'meta[property="og:title"]'):
+        if not any(each.get("content") for each in page.select(wanted)):
+            yield wanted
+
+
+def test_a_chapter_says_how_long_it_takes() -> None:
+    said = {ch.page: soup(f"book/{ch.page}.html").select_one("p.minutes") for ch in path()}
+    times = {page: re.findall(r"\d+", line.text) if line else [] for page, line in said.items()}
+    wanted = {ch.page: [str(ch.minutes), *(str(lab.minutes) for lab in ch.labs)] for ch in path()}
+    assert times == wanted
 
 
 def test_a_page_does_not_say_where_it_was_built() -> None:

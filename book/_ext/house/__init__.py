@@ -21,6 +21,7 @@ from house import (
     lab_figures,
     labs,
     light,
+    minutes,
     online,
     prompts,
     python,
@@ -78,7 +79,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("autodoc-skip-member", skip_field)
     app.connect("missing-reference", find_elsewhere)
     app.connect("env-check-consistency", write_on_all_cores)
-    parts = (labs, lab_figures, claims, columns, drawn, evidence, run_it, tables)
+    parts = (labs, lab_figures, claims, columns, drawn, evidence, minutes, run_it, tables)
     for part in (*parts, brief, online, python, references, search_texts, downloads, light, stacks):
         part.setup(app)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
