@@ -12,6 +12,8 @@ from minidist.schedule.traffic import replay
 
 PICTURE = Path(__file__).parent.parent / ".github" / "ring.svg"
 PAUSE, ROUNDS = 1.2, 3  # seconds between two steps; after so many rounds all of them stay
+ALL = 3  # pauses for which a round begins with all panels, so that a glance sees the whole
+NIGHT = "@media (prefers-color-scheme: dark) {svg {filter: invert(0.9) hue-rotate(180deg)}}"
 
 
 def svg() -> str:
@@ -22,15 +24,17 @@ def svg() -> str:
         figure = plots.trace(ring)
         text = io.StringIO()
         figure.savefig(text, format="svg", facecolor="white", metadata={"Date": None})
-    return text.getvalue().replace("</style>", f"\n{motion(ring.steps)}</style>", 1)
+    return text.getvalue().replace("</style>", f"\n{NIGHT}\n{motion(ring.steps)}</style>", 1)
 
 
 def motion(steps: int) -> str:
     """CSS that lights the panels up one after another, unless the reader prefers less motion."""
-    shown = steps + 3  # the last one stays for three pauses
+    shown = ALL + steps + 1
+    begins, length = f"{100 * ALL / shown:.1f}%", f"{shown * PAUSE:.1f}s"
     rules = [
-        f"#axes_{step + 1} {{animation: step{step} {shown * PAUSE:.1f}s step-end {ROUNDS}}}\n"
-        f"@keyframes step{step} {{0% {{opacity: 0.1}} {100 * step / shown:.1f}% {{opacity: 1}}}}\n"
+        f"#axes_{step + 1} {{animation: step{step} {length} step-end {ROUNDS}}}\n"
+        f"@keyframes step{step} {{0% {{opacity: 1}} {begins} {{opacity: 0.1}} "
+        f"{100 * (ALL + step) / shown:.1f}% {{opacity: 1}}}}\n"
         for step in range(1, steps + 1)
     ]
     return f"@media (prefers-reduced-motion: no-preference) {{\n{''.join(rules)}}}\n"

@@ -298,6 +298,18 @@ def test_the_contents_follow_a_reader_who_pages_down_and_buttons_show_their_focu
         assert style == "solid", button
 
 
+def test_words_that_were_searched_can_be_read_in_contents_and_text(tab: Page) -> None:
+    open_page(tab, "book/ring.html", DESK)
+    tab.evaluate("""const texts = document.querySelectorAll(".bd-links a, article :is(p, p a)");
+    for (const each of texts) {
+        if (each.childElementCount) continue;
+        each.innerHTML = `<span class="highlighted">${each.textContent}</span>`;
+    }""")
+    for mode in ("light", "dark"):
+        found = violations(tab, mode, CONTRAST)
+        assert not [each for each in found if "highlighted" in each]
+
+
 def test_links_that_do_not_stand_out_are_noticed(tab: Page) -> None:
     open_page(tab, "book/fsdp.html", PHONE)
     tab.add_style_tag(content="article p a * { color: #444 !important }")

@@ -58,6 +58,8 @@ def test_the_picture_moves_panel_by_panel_and_only_for_readers_who_like_it() -> 
     style = next(each.text for each in ElementTree.parse(PICTURE).iter() if "style" in each.tag)
     still, moving = str(style).split("@media (prefers-reduced-motion: no-preference)")
     assert "animation" not in still
+    assert "prefers-color-scheme: dark" in still, "a page at night gets no white card"
+    assert len(re.findall(r"{0% {opacity: 1}", moving)) == 6, "a glance sees all of it"
     panels = re.findall(r"^#(\w+) {animation", moving, re.MULTILINE)
     assert len(panels) == 6
     assert "in six steps" in README
