@@ -114,6 +114,16 @@ def test_a_page_describes_itself_to_those_who_link_to_it(
             yield wanted
 
 
+@on_all_pages
+def test_a_link_to_a_term_says_what_it_means(name: str, page: BeautifulSoup) -> Iterator[object]:
+    if name == "book/glossary.html":
+        return
+    for link in page.select('article a[href*="glossary.html#term-"]'):
+        meaning = str(link.get("title", ""))
+        if len(meaning) < 10 or "\\" in meaning:
+            yield f"{link.text}: {meaning!r}"
+
+
 def test_a_chapter_says_how_long_it_takes() -> None:
     said = {ch.page: soup(f"book/{ch.page}.html").select_one("p.minutes") for ch in path()}
     times = {page: re.findall(r"\d+", line.text) if line else [] for page, line in said.items()}

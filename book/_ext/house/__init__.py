@@ -30,6 +30,7 @@ from house import (
     search_texts,
     stacks,
     tables,
+    terms,
 )
 
 # The one script that reads TeX, and its fonts: 1.6 of the package's 35 MB.
@@ -80,6 +81,6 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("missing-reference", find_elsewhere)
     app.connect("env-check-consistency", write_on_all_cores)
     parts = (labs, lab_figures, claims, columns, drawn, evidence, minutes, run_it, tables)
-    for part in (*parts, brief, online, python, references, search_texts, downloads, light, stacks):
+    for part in (*parts, brief, online, python, references, search_texts, downloads, light, stacks, terms):
         part.setup(app)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
