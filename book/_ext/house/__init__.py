@@ -80,7 +80,8 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("autodoc-skip-member", skip_field)
     app.connect("missing-reference", find_elsewhere)
     app.connect("env-check-consistency", write_on_all_cores)
-    parts = (labs, lab_figures, claims, columns, drawn, evidence, minutes, run_it, tables)
-    for part in (*parts, brief, online, python, references, search_texts, downloads, light, stacks, terms):
+    content = (labs, lab_figures, claims, columns, drawn, evidence, minutes, run_it, tables, terms)
+    page = (brief, online, python, references, search_texts, downloads, light, stacks)
+    for part in (*content, *page):
         part.setup(app)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

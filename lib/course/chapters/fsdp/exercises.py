@@ -13,7 +13,7 @@ from course.ask.averages import averages, flat, off
 from course.ask.ranks import REAL, Check, Cost, Storages, Traffic, graded
 from course.ask.table import Exercise, Table, numbers
 from course.ask.verdict import Range, Wrong, draws, list_of, number, pair, same_ranges
-from course.project.costs import of_the_process
+from course.project.held import of_the_process
 from minidist.collectives.runtime.executor import Sent
 from minidist.comm.counted import Counted
 from minidist.comm.ours import Ours
