@@ -28,6 +28,8 @@ SOLVED = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 CELL = re.compile(r"^```\{code-cell\}.*?^```\n\n?", re.MULTILINE | re.DOTALL)
+TESTS = re.compile(r"^make test .*\n", re.MULTILINE)
+OR_SOLVED = re.compile(r",? \(?or (else )?the solution('s)?(, until yours is right\))?")
 ADDRESS = re.compile(r'\b(url|baseurl): "[^"]*"')
 
 
@@ -36,11 +38,15 @@ def without_solutions(source: Path) -> bytes:
     if source.suffix == ".ipynb":
         lab = nbformat.read(source, as_version=4)
         lab.cells = [cell for cell in lab.cells if not tells(cell)]
+        for cell in lab.cells:
+            cell.source = OR_SOLVED.sub("", cell.source)
         return (str(nbformat.writes(lab)) + "\n").encode()
     if source.parent == ROOT / "book" and source.suffix == ".md":
         text = EXERCISES.sub(lambda part: CELL.sub("", part[0]), source.read_text())
         text = SOLVED.sub("", text)
         return CELL.sub(lambda cell: "" if "spoiler" in cell[0] else cell[0], text).encode()
+    if source == ROOT / "README.md":
+        return TESTS.sub("", source.read_text()).encode()
     if source == ROOT / "_config.yml":
         return without_addresses(source.read_text()).encode()
     return source.read_bytes()

@@ -14,7 +14,7 @@ import pytest
 
 from course.chapters.capstone.answers import ways
 from course.project.report import TARGETS, lines
-from course.submissions import tasks
+from course.submissions.labs import cells_in, labs, python
 from tools import handout, readable, site, work
 
 
@@ -244,13 +244,16 @@ def test_a_handout_has_every_page_and_no_solution(given: Path) -> None:
 def test_no_answer_to_an_exercise_is_left_anywhere_in_a_handout(given: Path) -> None:
     lesson = given / "lib" / "from_scratch"  # which stays, because chapters print it
     left = [path.read_text() for path in given.rglob("*.py") if lesson not in path.parents]
-    left += [source for lab in given.glob("notebooks/*.ipynb") for _, source in tasks.cells(lab)]
+    copies = [
+        cell for lab in given.glob("notebooks/*.ipynb") for cell in cells_in(lab.read_bytes())
+    ]
+    left += map(python, copies)
     answers = [(each.name, each.read_text()) for each in Path(ways.__file__).parent.glob("*.py")]
     answers += [
-        (lab.stem, source)
-        for lab in tasks.LABS.glob("*.ipynb")
-        for tags, source in tasks.cells(lab)
-        if any(tag.startswith("solution-") for tag in tags)
+        (lab, python(cell))
+        for lab, cells in labs().items()
+        for cell in cells
+        if any(tag.startswith("solution-") for tag in cell.tags)
     ]
     told = [(where, each) for where, source in answers for each in bodies(source)]
     assert len(told) > 40
@@ -262,6 +265,10 @@ def test_no_answer_to_an_exercise_is_left_anywhere_in_a_handout(given: Path) -> 
 def test_nothing_in_a_handout_leads_to_an_answer_or_to_the_whole_book(given: Path) -> None:
     texts = [path for path in given.rglob("*") if path.suffix in (".py", ".ipynb", ".md")]
     assert [path for path in texts if "capstone.answers" in path.read_text()] == []
+    told = ("or the solution", "or else the solution")
+    notebooks = [path.read_text() for path in texts if path.suffix == ".ipynb"]
+    assert not any(each in lab for each in told for lab in notebooks)
+    assert "make test" not in (given / "README.md").read_text(), "it has no tests"
     config = 'repository: {url: "https://x.org/a"}\nhtml: {baseurl: "https://x.org/", use: false}\n'
     without = 'repository: {url: ""}\nhtml: {baseurl: "", use: false}\n'
     assert handout.without_addresses(config) == without

@@ -2,10 +2,11 @@
 
 import json
 import os
-import shutil
+import signal
 import subprocess
 import sys
-import tempfile
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,128 +14,198 @@ import nbformat
 import psutil
 import pytest
 
-from course.ask import __main__ as command
-from course.submissions.apart import Limits, grade_apart
+from course.submissions import apart, command, run
+from course.submissions.apart import Apart, Limits
+from course.submissions.handed_in import Submission
+from course.submissions.run import Results, grade_all
+from tests.support import submissions as handed
+from tests.support.submissions import RING, hand_in, lab
 from tools.work import ROOT
 
-RING = (ROOT / "lib" / "from_scratch" / "ring.py").read_text()
-DELETES = "import os\nimport shutil\n\nshutil.rmtree(os.getcwd())\n"
-FORKS = """
-import os
-import subprocess
+TASKS = ("project: ring", "ring: ring", "ring: bytes", "ring: crossover")
+HELPED = """
+import random
 
-for _ in range(20):
-    if not os.fork():
-        os.setsid()
-        os.execvp("sleep", ["sleep", "987654"])
+import helper
+
+
+def my_bytes_sent(ranks, nbytes):
+    return helper.twice(ranks - 1) * nbytes / ranks
+
+
+grade.bytes_sent(my_bytes_sent)
 """
-BREAKS = {
-    "hangs": "import time\n\nwhile True:\n    time.sleep(0.05)\n",
-    "prints": 'import time\n\nwhile True:\n    print("x" * 10**6)\n    time.sleep(0.05)\n',
-    "kills": "import os\n\nos.kill(os.getppid(), 9)\n",
-    "fills memory": "import torch\n\nkept = torch.ones(2**40)\n",
+
+
+def start(folder: Path, *asked: object, path: str = "") -> subprocess.Popen[str]:
+    """The command, on the folder `class`."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "course.ask", "class", "--require", *TASKS, *map(str, asked)],
+        cwd=folder,
+        env=os.environ | {"TQDM_DISABLE": "1", "PYTHONPATH": f"{ROOT / 'lib'}:{path}"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.fixture(scope="module")
+def graded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder in which a class has been graded, nasty submissions among them."""
+    folder = tmp_path_factory.mktemp("grade")
+    every = folder / "class"
+    original = str(every / "dora")
+    hand_in(every / "dora", ring=RING + handed.DELETES.format(original=original))
+    work = every / "emil ä b" / "ring" / "work"
+    hand_in(work, ring=RING + handed.FORKS)
+    nbformat.write(lab("ring", bytes=HELPED), work / "ring (1).ipynb")
+    talks = handed.TALKS.replace("TASK", "'ring: crossover'")
+    nasty = lab("ring", ring=handed.REPLACES, bytes=handed.RECODES, crossover=talks)
+    hand_in(every / "fritz" / "lab_1" / "notebooks", ring=nasty)
+    (work / "helper.py").write_text("def twice(number):\n    return 2 * number\n")
+    for name in ("random", "torch"):
+        (work / f"{name}.py").write_text("raise SystemExit\n")
+    (every / "cleo").mkdir()
+    teachers = hand_in(folder / "work", ring=RING)  # which is nobody's solution
+    (teachers / "mine" / "__init__.py").touch()
+    running = start(folder, "--seed", 7, "--at-once", 3, "--due", "2001-01-01", path=str(teachers))
+    said, errors = running.communicate()
+    assert (running.returncode, errors) == (0, "")
+    assert said.endswith("4 submissions are graded: grades\n")
+    yield folder
+    commands = [each.info["cmdline"] for each in psutil.process_iter(["cmdline"])]
+    assert ["sleep", "987654"] not in commands
+
+
+STATUS = {  # of the tasks, in order
+    "cleo": ["not yet"] * 4,
+    "dora": ["wrong", "not yet", "not yet", "not yet"],
+    "emil ä b": ["right", "not yet", "right", "not yet"],
+    "fritz": ["not yet", "wrong", "wrong", "wrong"],
+}
+SAID = {
+    ("cleo", "project: ring"): "Not yet. There is no mine/ring.py.",
+    ("cleo", "ring: bytes"): "Not yet. There is no copy of the lab ring.ipynb.",
+    ("fritz", "ring: ring"): "Your file replaces course.ask.verdict.Grader.__call__",
+    ("fritz", "ring: bytes"): "Your file replaces the code of course.",
 }
 
 
-def hand_in(folder: Path, learner: str, ring: str) -> Path:
-    (folder / learner / "mine").mkdir(parents=True)
-    (folder / learner / "mine" / "ring.py").write_text(ring)
-    return folder / learner
+@pytest.mark.parametrize("learner", STATUS)
+def test_what_a_submission_does_costs_its_own_points(learner: str, graded: Path) -> None:
+    entry = json.loads((graded / "grades" / "grades.json").read_text())[learner]
+    found = [entry["tasks"][task]["status"] for task in TASKS]
+    assert found == STATUS[learner], entry["tasks"]
+    for (who, task), text in SAID.items():
+        assert who != learner or text in entry["tasks"][task]["text"]
+    sheet = (graded / "grades" / "sheets" / f"{learner}.md").read_text()
+    assert sheet.startswith(f"# {learner}: {found.count('right')} of 4 points\n")
+    assert "COURSE_SEED=7" in sheet
+    assert ("its own files while project: ring was graded" in sheet) == (learner == "dora")
+    assert ("Late by" in sheet) == (learner != "cleo")
 
 
-def test_a_class_with_all_kinds_of_submissions(tmp_path: Path) -> None:
-    for learner, text in {
-        "anna": RING,
-        "ben": "def all_reduce(:\n",
-        "dora": RING + DELETES,
-        "emil": RING + FORKS,
-    }.items():
-        hand_in(tmp_path / "class", learner, text)
-    (tmp_path / "class" / "cleo").mkdir()
-    out, sheets = tmp_path / "grades.json", tmp_path / "sheets"
-    asked = ["class", "--json", out, "--sheets", sheets, "--only", "ring", "--seed", "7"]
-    done = subprocess.run(
-        [sys.executable, "-m", "course.ask", *asked],
-        cwd=tmp_path,
-        env=os.environ | {"TQDM_DISABLE": "1"},
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.endswith("5 submissions are graded: " + str(out) + "\n")
-    grades = json.loads(out.read_text())
-    assert [*grades] == ["anna", "ben", "cleo", "dora", "emil"]
-    results = {learner: entry["tasks"]["project: ring"] for learner, entry in grades.items()}
-    assert results["anna"]["status"] == "right", results["anna"]
-    assert grades["anna"]["points"] == "1 of 1 task"
-    assert grades["anna"]["seed"] == "7"
-    assert "COURSE_SEED=7" in (sheets / "anna.md").read_text()
-    assert results["ben"]["text"] == "Wrong. In ring.py, line 1: SyntaxError: invalid syntax."
-    assert results["cleo"]["status"] == "not yet"
-    assert results["emil"]["status"] == "right", "it does more than it should, and rightly"
-    assert (sheets / "ben.md").read_text().startswith("# ben: 0 of 1 task\n\n- ✗ **project: ring**")
-    commands = [each.info["cmdline"] for each in psutil.process_iter(["cmdline"])]
-    assert ["sleep", "987654"] not in commands
-    assert (tmp_path / "class" / "dora" / "mine" / "ring.py").exists(), "it had a copy to delete"
+def test_a_table_and_a_summary_are_written(graded: Path) -> None:
+    table = (graded / "grades" / "grades.csv").read_text().splitlines()
+    assert table[0] == f"learner,points,of,newest file,days late,{','.join(TASKS)}"
+    assert table[3].startswith("emil ä b,2,4,20")
+    assert table[3].endswith(",1,0,1,0")
+    summary = (graded / "grades" / "summary.md").read_text()
+    assert "| project: ring | 1 | 1 | 2 | 1×: " in summary
+    assert "- ring.py: dora, emil ä b, the lesson (up to 100%)" in summary
 
 
-@pytest.mark.parametrize("how", BREAKS)
-def test_what_breaks_its_grading_is_wrong_and_leaves_nothing(
-    how: str, temporary: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(temporary))  # where it works
-    folder = hand_in(temporary, "fritz", RING + BREAKS[how])
-    results = grade_apart(folder, "ring", Limits(seconds=12, gib=8))
-    (result,) = results.values()
-    assert result["status"] == "wrong"
-    folders = (each.info["cwd"] or "" for each in psutil.process_iter(["cwd"]))
-    assert not any(each.startswith(str(temporary)) for each in folders)
+def test_ctrl_c_ends_it_keeps_what_is_done_and_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "class" / "anna").mkdir(parents=True)
+    begun = tmp_path / "begun"
+    sleeps = f"import time\n\nopen({str(begun)!r}, 'w').close()\ntime.sleep(1000)\n"
+    hand_in(tmp_path / "class" / "ben", ring=sleeps)
+    running = start(tmp_path)
+    while not begun.exists():
+        assert running.poll() is None
+        time.sleep(0.05)
+    for _ in range(2):
+        running.send_signal(signal.SIGINT)
+    _, errors = running.communicate()
+    assert errors == "Interrupted. What is graded is kept; the same command goes on.\n"
+    assert running.returncode == 1
+    grades = json.loads((tmp_path / "grades" / "grades.json").read_text())
+    assert len(grades["anna"]["tasks"]) == 4
+    assert "project: ring" not in grades["ben"]["tasks"]
+    assert "begun" not in grades["ben"]
+    assert "Not graded yet." in (tmp_path / "grades" / "sheets" / "ben.md").read_text()
+    mapped = [each.info["environ"] or {} for each in psutil.process_iter(["environ"])]
+    folders = [each.get("TMPDIR", "") for each in mapped]
+    assert not any("submission-" in each and not Path(each).exists() for each in folders)
 
 
-def test_a_file_that_breaks_one_milestone_leaves_the_others_their_chance(tmp_path: Path) -> None:
-    folder = hand_in(tmp_path, "gina", "import os\n\nos.kill(os.getppid(), 9)\n")
-    results = grade_apart(folder, "ZeRO-", Limits())
-    assert [result["status"] for result in results.values()] == ["not yet"] * 3
+def test_a_process_that_says_nothing_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(apart, "START", 0.0)
+    late = Apart(Submission(), ["ring: ring"], Limits(seconds=0.01))
+    while not late.done:
+        run._heard({"anna": late})
+    assert late.failed == "The process that grades it did not end within 0.01 s."
+    assert late.results == {}
 
 
-def test_a_lab_is_graded_by_its_cells(tmp_path: Path) -> None:
-    lab = nbformat.read(ROOT / "notebooks" / "ring.ipynb", as_version=4)
-    cells = {tag: cell for cell in lab.cells for tag in cell.metadata.get("tags", [])}
-    right = "def my_bytes_sent(ranks, nbytes):\n    return 2 * (ranks - 1) * nbytes / ranks"
-    cells["exercise-bytes"].source = f"{right}\n\n\n'Correct.'"
-    nothing = "def my_ring(rank, ranks, chunks, exchange):\n    return"
-    cells["exercise-ring"].source = f"{nothing}\n\n\n'Correct.'"
-    cells["exercise-crossover"].source = "def my_crossover("
-    (tmp_path / "hans").mkdir()
-    nbformat.write(lab, tmp_path / "hans" / "ring.ipynb")
-    results = grade_apart(tmp_path / "hans", "ring: ", Limits())
-    found = {task.removeprefix("ring: "): result["status"] for task, result in results.items()}
-    assert found == {"ring": "wrong", "bytes": "right", "crossover": "wrong"}
-    assert "SyntaxError" in results["ring: crossover"]["text"]
+class Fake:
+    """A grading that has ended as soon as it has begun."""
+
+    asked: list[str] = []  # noqa: RUF012
+    results = {"project: ring": {"status": "right", "text": "Correct.", "seconds": 1}}  # noqa: RUF012
+    notes, failed, done, patience = ["a note"], "", True, 0.0
+
+    def __init__(self, submission: Submission, *_: Any) -> None:
+        self.asked.append(submission.mine["ring.py"].decode())
+
+    def fileno(self) -> int:
+        return 0
+
+    def hear(self) -> None:
+        """Nothing."""
+
+
+def grade(results: Results, **rings: str) -> list[str]:
+    """Whose rings were graded now."""
+    Fake.asked.clear()
+    all_of = {name: Submission({"ring.py": text.encode()}) for name, text in rings.items()}
+    grade_all(all_of, ["project: ring"], results, 2, Limits(), "7", lambda *_: None)
+    return sorted(Fake.asked)
 
 
 def test_what_is_graded_is_not_graded_again_until_it_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = []
+    monkeypatch.setattr(run, "Apart", Fake)
+    file = tmp_path / "grades.json"
+    assert grade(Results(file), anna="a", ben="b", cleo="c") == ["a", "b", "c"]
+    assert grade(Results(file), anna="a", ben="b", cleo="c") == []
+    assert grade(Results(file), anna="a", ben="new") == ["new"]
+    kept = json.loads(file.read_text())
+    assert [*kept] == ["anna", "ben", "cleo"], "what was graded is kept, whatever became of it"
+    assert kept["ben"]["notes"] == ["a note"]
 
-    def grade(folder: Path, *_: Any) -> dict[str, dict[str, Any]]:
-        asked.append(folder.name)
-        return {"project: ring": {"status": "right", "text": "Correct.", "seconds": 1}}
 
-    monkeypatch.setattr(command, "grade_apart", grade)
-    out = tmp_path / "grades.json"
-    for learner in ("anna", "ben", "cleo"):
-        hand_in(tmp_path / "class", learner, RING)
+def test_a_submission_that_ends_the_run_each_time_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "Apart", Fake)
+    file = tmp_path / "grades.json"
+    grade(Results(file), anna="a")
+    entry = Results(file).entries["anna"]
+    file.write_text(json.dumps({"anna": entry | {"tasks": {}, "begun": 2}}))
+    assert grade(Results(file), anna="a", ben="b") == ["b"]
+    text = json.loads(file.read_text())["anna"]["tasks"]["project: ring"]["text"]
+    assert text.startswith("Wrong. It has ended the whole run 2 times")
 
-    def run() -> list[str]:
-        asked.clear()
-        command.grade_all(tmp_path / "class", out, "", 1, Limits(), lambda _: None)
-        return sorted(asked)
 
-    assert run() == ["anna", "ben", "cleo"]
-    assert run() == []
-    (tmp_path / "class" / "ben" / "mine" / "ring.py").write_text("")
-    shutil.rmtree(tmp_path / "class" / "cleo")
-    assert run() == ["ben"]
-    assert [*json.loads(out.read_text())] == ["anna", "ben", "cleo"][:2]
+def test_names_of_tasks_carry_their_points() -> None:
+    weights = command.weighted(["pipelines", "pipelines: bubble=3"])
+    assert weights == {
+        "pipelines: one-f-one-b": 1,
+        "pipelines: bubble": 3,
+        "pipelines: zero-bubble": 1,
+    }
+    assert len(command.weighted([])) > 60
+    with pytest.raises(ValueError, match="no task is named 'rings'; there are project: ring, "):
+        command.weighted(["rings"])

@@ -1,94 +1,144 @@
-"""A submission graded in a process of its own: whatever it does there costs its own points.
+"""A submission graded in processes of its own: whatever it does there costs its own points.
 
-It works on a copy, in a session of its own, with limits of time and memory; what breaks the process
-costs the task that was being graded, and the rest goes on in a new one. It is not a sandbox: code
-of a submission may read and delete what you may, and use the network. Grade strangers in a
-container.
+They work on a copy, in a session of their own, with limits of time and memory. What breaks the
+process costs the task that was being graded, and the rest goes on in a new one. It is not a
+sandbox: code of a submission may read and delete what you may, and use the network. Grade strangers
+in a container.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
+import pickle
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from select import select
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from course.ask.verdict import many
-from course.submissions.tasks import tasks_of
+from course.submissions.handed_in import Submission
 from minidist.launch.process import kill_tree
 
 Result = dict[str, Any]  # status, text, seconds
 START = 120.0  # seconds more until the first task begins: torch has to be loaded
+LIB = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True)
 class Limits:
-    """`seconds` for a task; `gib` of address space for each process."""
+    """`seconds` for a task; `gib` of address space for each process; a user who owns nothing."""
 
     seconds: float = 180.0
     gib: float = 16.0
+    uid: int | None = None  # None: yours
 
 
-def grade_apart(folder: Path, only: str, limits: Limits) -> dict[str, Result]:
-    """The results of a submission's tasks whose names contain `only`."""
-    with TemporaryDirectory(prefix="submission-", ignore_cleanup_errors=True) as name:
-        copy = Path(name).resolve() / "work"
-        whole = (folder / "mine").is_dir() or any(folder.rglob("*.ipynb"))  # work/, not just mine/
-        target = copy if whole else copy / "mine"
-        shutil.copytree(folder, target, symlinks=True)
-        results: dict[str, Result] = {task: {} for task in tasks_of(copy) if only in task}
-        while left := [task for task, result in results.items() if not result]:
-            begun, why = _run(copy, left, results, limits)
-            if begun is None:  # not even the first: it cannot be because of the submission
-                raise RuntimeError(f"{folder}: the process that grades it {why}")
-            if not results[begun]:
-                text = f"Wrong. It has broken the process that graded it, which {why}."
-                results[begun] = {"status": "wrong", "text": text, "seconds": limits.seconds}
-        return results
+class Apart:
+    """The grading of a submission, as its starter sees it: what it has said, and when it is late.
 
+    `results` fills as it goes, until it is `done`. `failed` says why there is no grading, which is
+    not the submission's fault: not even its first task has begun.
+    """
 
-def _run(
-    copy: Path, names: list[str], results: dict[str, Result], limits: Limits
-) -> tuple[str | None, str]:
-    """Grade these tasks, until a process ends; the last that it began, and how it ended."""
-    read, write = os.pipe()
-    to = copy, str(write), str(limits.gib)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "course.submissions.one", *to, *names],
-        pass_fds=[write],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-        env=os.environ | {"HOME": str(copy), "TMPDIR": str(copy.parent), "TQDM_DISABLE": "1"},
-    )
-    os.close(write)
-    begun, rest = None, b""
-    with os.fdopen(read, "rb", buffering=0) as said:
-        while in_time := select([said], [], [], limits.seconds + (0 if begun else START))[0]:
-            if not (new := said.read(2**16)):
-                break
-            *lines, rest = (rest + new).split(b"\n")
+    def __init__(self, submission: Submission, tasks: Iterable[str], limits: Limits) -> None:
+        self.submission, self.limits = submission, limits
+        self.left, self.results = [*tasks], dict[str, Result]()
+        self.notes, self.failed, self.done = list[str](), "", False
+        self._start()
+
+    def _start(self) -> None:
+        self._folder = TemporaryDirectory(prefix="submission-", ignore_cleanup_errors=True)
+        folder = Path(self._folder.name).resolve()
+        (folder / "work").mkdir()
+        asked = self.submission, self.left, int(self.limits.gib * 2**30)
+        (folder / "asked").write_bytes(pickle.dumps(asked))
+        lib = os.pathsep.join(filter(None, [str(LIB), os.environ.get("PYTHONPATH")]))
+        own = {"PYTHONPATH": lib, "PYTHONSAFEPATH": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+        own |= {"HOME": str(folder / "work"), "TMPDIR": str(folder), "TQDM_DISABLE": "1"}
+        own |= {"USER": "learner"}  # a uid need not have a name
+        uid = self.limits.uid
+        for path in (folder, folder / "work"):
+            os.chown(path, -1 if uid is None else uid, -1)
+        self._said, write = os.pipe()
+        self._rest, self._begun, self._deadline = b"", "", self._until(START)
+        with (folder / "asked").open("rb") as stdin, (folder / "errors").open("wb") as errors:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "course.submissions.one", str(folder), str(write)],
+                pass_fds=[write],
+                stdin=stdin,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                start_new_session=True,
+                cwd=folder / "work",
+                env=os.environ | own,
+                user=uid,
+                group=uid,
+                extra_groups=None if uid is None else [],
+            )
+        os.close(write)
+
+    def _until(self, more: float = 0.0) -> float:
+        return time.monotonic() + self.limits.seconds + more
+
+    def fileno(self) -> int:
+        """The end of the pipe on which it is heard, for `select`."""
+        return self._said
+
+    @property
+    def patience(self) -> float:
+        """Seconds until it is late."""
+        return self._deadline - time.monotonic()
+
+    def hear(self) -> None:
+        """Take in what it has said, or that it has ended or is late."""
+        if self.patience <= 0:
+            self._ended(f"did not end within {self.limits.seconds:g} s")
+        elif new := os.read(self._said, 2**16):
+            *lines, self._rest = (self._rest + new).split(b"\n")
             for result in map(json.loads, lines):
-                begun = result.pop("task")
-                results[begun] = result
-    kill_tree(process.pid)
-    code = process.wait()
-    if not in_time:
-        return begun, f"did not end within {limits.seconds:g} s"
-    if code < 0:
-        return begun, f"was killed by {signal.Signals(-code).name}"
-    return begun, f"left with exit code {code}"
+                self._take(result)
+            if not self.left:
+                self._ended("")
+        else:
+            self._ended("")
 
+    def _take(self, result: Result) -> None:
+        self._begun, self._deadline = result.pop("task"), self._until()
+        if result:
+            if note := result.pop("note"):
+                self.notes.append(note)
+            self.results[self._begun] = result
+            self.left.remove(self._begun)
 
-def points(results: dict[str, Result]) -> str:
-    """Such as "7 of 10 tasks"."""
-    right = sum(result["status"] == "right" for result in results.values())
-    return f"{right} of {many(len(results), 'task')}"
+    def _ended(self, how: str) -> None:
+        """Count against the submission what its process had begun, and go on in another one."""
+        code = self._kill()
+        how = how or (f"was killed by {signal.Signals(-code).name}" if code < 0 else "has ended")
+        if not self._begun:
+            errors = Path(self._folder.name, "errors")
+            last = errors.read_text(errors="replace").splitlines()[-1:] if errors.exists() else []
+            self.failed = f"The process that grades it {how}. {''.join(last)}".strip()
+        elif self._begun in self.left:
+            text = f"Wrong. It has broken the process that graded it, which {how}."
+            result = {"status": "wrong", "text": text, "seconds": 0, "note": ""}
+            self._take({"task": self._begun, **result})
+        self._folder.cleanup()
+        self.done = not self.left or bool(self.failed)
+        if not self.done:
+            self._start()
+
+    def _kill(self) -> int:
+        kill_tree(self._process.pid)
+        os.close(self._said)
+        return self._process.wait()
+
+    def close(self) -> None:
+        """End it, and remove what it worked on."""
+        if not self.done:
+            self._kill()
+            self._folder.cleanup()

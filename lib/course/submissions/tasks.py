@@ -1,84 +1,65 @@
-"""The graded tasks of a submission: milestones of the project, and exercises of its labs."""
+"""The graded tasks: milestones of the project, and exercises of the labs."""
+
+from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator
-from functools import cache, partial
-from pathlib import Path
+import re
 from typing import Any
 
-import nbformat
-from IPython.core.inputtransformer2 import TransformerManager
-
-from course.ask.verdict import Verdict
-from course.project.report import grade, names_of
-from course.project.submission import guarded
-
-LABS = Path(__file__).parents[3] / "notebooks"
-
-Tasks = dict[str, Callable[[], Verdict]]  # name → what grades it
+from course.ask.verdict import Grader, Verdict, alone
+from course.project.report import TARGETS, grade, names_of
+from course.submissions.context import Pickled, values
+from course.submissions.handed_in import Submission
+from course.submissions.labs import TAG, grading, imports, labs, stubs
 
 
-def tasks_of(folder: Path) -> Tasks:
-    """The project, whether or not it is there, and the labs that are."""
-    found: Tasks = {f"project: {name}": partial(grade, name) for name in names_of("")}
-    for path in sorted(folder.rglob("*.ipynb")):
-        if (LABS / path.name).exists() and ".ipynb_checkpoints" not in path.parts:
-            for tag in stubs(path.stem):
-                name = f"{path.stem}: {tag.removeprefix('exercise-')}"
-                found[name] = partial(exercise, path, tag)
-    return found
+def all_tasks() -> list[str]:
+    """The names of all tasks, such as "project: ring" and "pipelines: bubble"."""
+    project = [f"project: {name}" for name in names_of("")]
+    return project + [f"{lab}: {tag.removeprefix(TAG)}" for lab in labs() for tag in stubs(lab)]
 
 
-@cache
-def cells(path: Path) -> list[tuple[list[str], str]]:
-    """The tags of each code cell, and its Python."""
-    magic = TransformerManager()  # type: ignore[no-untyped-call]  # `%config` is no Python
-    return [
-        (cell.metadata.get("tags", []), magic.transform_cell(cell.source))
-        for cell in nbformat.read(path, as_version=4).cells  # type: ignore[no-untyped-call]
-        if cell.cell_type == "code"
-    ]
+def missing(task: str, submission: Submission) -> str:
+    """What was not handed in that the task needs, as a sentence; "" if all was."""
+    room, _, name = task.partition(": ")
+    if room != "project":
+        return "" if room in submission.labs else f"There is no copy of the lab {room}.ipynb."
+    file = f"{TARGETS[name][0]}.py"
+    return "" if file in submission.mine else f"There is no mine/{file}."
 
 
-def stubs(lab: str) -> dict[str, str]:
-    """The call of the grader with which each exercise's cell ends, as the course has it."""
-    return {
-        tag: ast.unparse(ast.parse(source).body[-1])
-        for tags, source in cells(LABS / f"{lab}.ipynb")
-        for tag in tags
-        if tag.startswith("exercise-")
-    }
+def verdict(task: str, submission: Submission) -> Verdict:
+    """Grade a task."""
+    room, _, name = task.partition(": ")
+    if room == "project":
+        return grade(name)
+    return _exercise(room, TAG + name, submission)
 
 
-def imports(lab: str) -> Iterator[str]:
-    """Imports of a lab's cells; an exercise needs no others."""
-    for _, source in cells(LABS / f"{lab}.ipynb"):
-        for node in ast.parse(source).body:
-            if isinstance(node, ast.Import | ast.ImportFrom):
-                yield ast.unparse(node)
+def _exercise(lab: str, tag: str, submission: Submission) -> Verdict:
+    """Run a learner's cell on a rank, and ask the course's grader about what it defines."""
+
+    @Grader
+    def cell(_: object) -> str:
+        found.append(alone(values, lab, tag, submission.labs[lab]))
+        return ""
+
+    found: list[tuple[list[Any], dict[str, str]]] = []
+    if not (ran := cell(None)):
+        return ran
+    ((arguments, failed),) = found
+    given = [Pickled(each) if isinstance(each, bytes) else each for each in arguments]
+    asked: Verdict = _grader(lab, tag)(*given)
+    missed = re.search(r"name '(\w+)' is not defined", asked.text)
+    if not asked and missed and missed[1] in failed:
+        return Verdict(asked.status, f"{asked.text} {failed[missed[1]]}")
+    return asked
 
 
-def exercise(path: Path, tag: str) -> Verdict:
-    """Run a learner's cell, and then the course's grader, whatever the cell itself has graded."""
-    names: dict[str, Any] = {"__name__": "__main__"}
-    exec("\n".join(imports(path.stem)), names)
-    graders = names["grade"]
-
-    def graded() -> Verdict:
-        sources = [source for tags, source in cells(path) if tag in tags]
-        if not sources:
-            raise NotImplementedError(f"{path.name} has no cell with the tag {tag}.")
-        code = ast.parse(sources[-1])
-        if code.body and isinstance(code.body[-1], ast.Expr):
-            del code.body[-1]
-        exec(compile(code, path.name, "exec"), names)
-        names["grade"] = graders
-        verdict: Verdict = eval(stubs(path.stem)[tag], names)
-        return verdict
-
-    try:
-        return guarded(graded)
-    except NotImplementedError as error:
-        return Verdict("not yet", str(error))
-    except Exception as error:
-        return Verdict("wrong", f"{path.name}: {type(error).__name__}: {error}.")
+def _grader(lab: str, tag: str) -> Any:
+    """The grader as the course has it."""
+    names: dict[str, Any] = {}
+    for node in imports(lab):
+        if any((alias.asname or alias.name) == "grade" for alias in node.names):
+            exec(compile(ast.Module([node], []), lab, "exec"), names)
+    return eval(ast.unparse(grading(lab, tag).func), names)

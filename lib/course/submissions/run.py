@@ -1,0 +1,118 @@
+"""A class graded, several submissions at a time: kept after each, and gone on with where it ended.
+
+One thread waits for all processes at once, so Ctrl-C ends it at any moment.
+"""
+
+from __future__ import annotations
+
+import json
+import select
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from course.submissions.apart import Apart, Limits
+from course.submissions.handed_in import Submission
+from course.submissions.sheets import write
+from course.submissions.tasks import missing
+
+Entry = dict[str, Any]  # digest, seed, tasks, notes, changed; begun while it is being graded
+TRIES = 2
+ENDED_ALL = (
+    f"Wrong. It has ended the whole run {TRIES} times, as far as can be seen. To try once more, "
+    "remove this learner from the results, and use the container."
+)
+
+
+class Results:
+    """The results of all, in a file that is written anew after each submission."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        try:
+            self.entries: dict[str, Entry] = json.loads(file.read_text()) if file.exists() else {}
+        except ValueError as error:
+            raise ValueError(f"{file} has no results: {error}") from error
+
+    def of(self, learner: str, submission: Submission, seed: str) -> Entry:
+        """What is known of a learner's submission as it is now."""
+        old = self.entries.get(learner, {})
+        if old.get("digest") != submission.digest:
+            old = {"digest": submission.digest, "seed": seed, "tasks": {}, "notes": []}
+        self.entries[learner] = old | {"changed": submission.changed}
+        return self.entries[learner]
+
+    def save(self) -> None:
+        """Write the file, aside first."""
+        entries = dict(sorted(self.entries.items()))
+        write(self.file, json.dumps(entries, indent=1, ensure_ascii=False))
+
+
+def grade_all(
+    submissions: Mapping[str, Submission],
+    tasks: Iterable[str],
+    results: Results,
+    at_once: int,
+    limits: Limits,
+    seed: str,
+    say: Callable[[str, Entry], object],
+) -> list[str]:
+    """Grade what has no result yet; the learners whose grading failed, and why.
+
+    After each submission the results are saved, and `say` is called with it.
+    """
+    waiting = []
+    for learner, submission in submissions.items():
+        entry = results.of(learner, submission, seed)
+        for task in tasks:
+            if why := missing(task, submission):
+                text = f"Not yet. {why}"
+                entry["tasks"][task] = {"status": "not yet", "text": text, "seconds": 0}
+        left = [task for task in tasks if task not in entry["tasks"]]
+        if entry.get("begun", 0) >= TRIES:
+            ended = {"status": "wrong", "text": ENDED_ALL, "seconds": 0}
+            entry["tasks"] |= dict.fromkeys(left, ended)
+        elif left:
+            waiting.append((learner, left))
+    running: dict[str, Apart] = {}
+    failed = list[str]()
+    try:
+        while waiting or running:
+            while waiting and len(running) < at_once:
+                learner, left = waiting.pop(0)
+                results.entries[learner]["begun"] = results.entries[learner].get("begun", 0) + 1
+                results.save()
+                number = [*submissions].index(learner)
+                own = limits.uid and limits.uid + number  # nobody can end another's processes
+                running[learner] = Apart(submissions[learner], left, replace(limits, uid=own))
+            for learner in _heard(running):
+                apart = running.pop(learner)
+                _keep(results.entries[learner], apart)
+                results.save()
+                failed += [f"{learner}: {apart.failed}"] if apart.failed else []
+                say(learner, results.entries[learner])
+    finally:  # also on Ctrl-C
+        for learner, apart in running.items():
+            _keep(results.entries[learner], apart)
+        results.save()
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(lambda apart: apart.close(), running.values()))
+    return failed
+
+
+def _heard(running: Mapping[str, Apart]) -> list[str]:
+    """Wait until one says something or is late; those that are done."""
+    patience = max(0.0, min(apart.patience for apart in running.values()))
+    ready, _, _ = select.select([*running.values()], [], [], patience)
+    for apart in running.values():
+        if apart in ready or apart.patience <= 0:
+            apart.hear()
+    return [learner for learner, apart in running.items() if apart.done]
+
+
+def _keep(entry: Entry, apart: Apart) -> None:
+    entry.pop("begun", None)
+    entry["tasks"] |= apart.results
+    entry["notes"] = [*dict.fromkeys([*entry["notes"], *apart.notes])]
