@@ -95,7 +95,7 @@ def run(written: Any, milestone: Milestone, case: str, seed: int) -> Sent:
         except Wrong as wrong:
             raise Wrong(f"{place(case)}{wrong} ({drawn})") from wrong
         except Exception as error:
-            error.add_note(f'in case "{case}" ({drawn})')
+            error.add_note(f'in case "{case}", {drawn}')
             raise
         on_wire = wire.sent() - before
     if "isend" in means.instead:
