@@ -90,3 +90,14 @@ def test_the_example_for_contributors_is_an_exercise() -> None:
     assert table.check(table.right) == "for 7 cases: the simulator counts the same."
     for sentence, slip in table.slips.items():
         assert said(table, slip).endswith(sentence)
+
+
+def test_one_thing_is_named_in_the_singular() -> None:
+    table = tables.numbers(
+        cases=[(1, 1, 11)],
+        right=lambda *_: 1,
+        told="For {} ranks, {} micro-batches and {} steps",
+        solved="",
+    )
+    with pytest.raises(Wrong, match=r"^For 1 rank, 1 micro-batch and 11 steps you say 2 bytes"):
+        table.check(lambda *_: 2)

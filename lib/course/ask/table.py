@@ -4,6 +4,7 @@ Tests take every slip for a wrong answer that must get its sentence, and add oth
 of any table: a constant, one that is right for the first cases, other types, changed arguments.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from typing import Any
 from course.ask.verdict import Grader, Wrong, alone, ask_as, number, pair
 
 Case = tuple[Any, ...]
+ONE = re.compile(r"(?<![\w,.])1 (?:([a-z-]*batch)es|([a-z]+)s)\b")  # "1 ranks" is to be "1 rank"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +46,8 @@ class Table:
         return self.solved.replace("{cases}", f"{len(self.cases)}")
 
     def _told(self, case: Case) -> str:
-        return self.told.format(*case) if isinstance(self.told, str) else self.told(*case)
+        told = self.told.format(*case) if isinstance(self.told, str) else self.told(*case)
+        return ONE.sub(r"1 \1\2", told)
 
     def _ask(self, function: Callable[..., object], case: Case) -> Any:
         given, where = deepcopy(case), f"{self._told(case)} "

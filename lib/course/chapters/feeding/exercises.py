@@ -142,7 +142,7 @@ def accumulate(function: Callable[..., object], micro: int) -> Iterator[Check]:
     torch.autograd.backward(_loss(alone(whole)))
     found, right = (flat(p.grad for p in model.parameters()) for model in (own, alone))
     sent = Traffic.of(log)
-    with_all = f"with {micro} batches on each rank"
+    with_all = f"with {many(micro, 'batch')} on each rank"
     yield len(found) < len(right) and (
         f"{with_all} there is no gradient of every parameter. Call backward."
     )
@@ -157,7 +157,7 @@ def accumulate(function: Callable[..., object], micro: int) -> Iterator[Check]:
     yield off(f"{with_all} the gradient", found, right, {scaled: factor * right}, every)
     yield Cost(
         sent, 2 * (ranks - 1) * right.nbytes, 2 * (ranks - 1),
-        f"the gradient of {micro} batches is right",
+        f"the gradient of {many(micro, 'batch')} is right",
         advice="Only the last backward need talk to the other ranks: the others belong under "
         "model.no_sync().", too_little="Let the last backward of the wrapped model do it.",
     )  # fmt: skip

@@ -176,8 +176,8 @@ def in_the_round() -> Table:
         cases=cases,
         right=present,
         told=lambda members, events, patience: (
-            f"With members {members}, patience {patience:g} s and the events "
-            + ", ".join(f"{what} {worker} at {when:g} s" for when, worker, what in events)
+            f"With members {members}, patience {patience:g} s and these events: "
+            + ", ".join(f"{worker} {what} at {when:g} s" for when, worker, what in events)
         ),
         read=lambda answer: sorted(map(whole, answer)),
         expected="the workers' numbers",

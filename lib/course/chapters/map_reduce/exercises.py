@@ -91,7 +91,8 @@ def _all(given: Any) -> Iterator[Any]:
     except NotImplementedError:
         raise
     except Exception as error:
-        raise Wrong(f"the mapper raised {type(error).__name__}: {error}.") from error
+        raised = f"{type(error).__name__}: {error}".rstrip(": ")
+        raise Wrong(f"the mapper raised {raised}.") from error
 
 
 def _groups(pairs: Iterable[Pair]) -> dict[Any, list[Any]]:

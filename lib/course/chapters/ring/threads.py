@@ -71,7 +71,8 @@ class Threads:
         except (Deadlock, Failed, NotImplementedError) as error:
             self._errors.append(error)
         except Exception as error:
-            self._errors.append(Failed(f"on rank {rank} it raised {type(error).__name__}: {error}"))
+            raised = f"{type(error).__name__}: {error}".rstrip(": ")
+            self._errors.append(Failed(f"on rank {rank} it raised {raised}"))
         with self._lock:
             self._board.end(rank)
 
