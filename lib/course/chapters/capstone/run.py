@@ -60,9 +60,10 @@ def lines(make: Any, steps: int, ask: Ask | None = None) -> Iterator[Line]:
         yield line | {"held": helds if step == METERED else None, "read": read}
 
 
-def first_steps(module: str, steps: int, path: str) -> list[Line]:
-    """On a rank: the first lines of a module's log; `path` is that of a line to the keeper."""
-    return guarded(lambda: [*lines(import_module(module).Run, steps, asked.Line(path).ask)])
+def first_steps(module: str, steps: int, path: str = "") -> list[Line]:
+    """On a rank: the first lines of a module's log; `path`: of a line to the grader's keeper."""
+    ask = asked.Line(path).ask if path else None
+    return guarded(lambda: [*lines(import_module(module).Run, steps, ask)])
 
 
 def digest_of(file: Path) -> str:
