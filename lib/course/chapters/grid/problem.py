@@ -133,9 +133,9 @@ def leaders(found: Search) -> list[list[Any]]:
     rows = []
     for each in found.best:
         ways, peak = each.grid, round(each.forecast.peak / 1e9)
-        stages = f"{ways.pipeline} × {ways.interleaved}"
-        speed = [round(each.seconds, 2), f"{each.mfu:.0%}", peak, each.binds]
-        rows.append([ways.data, ways.context, ways.tensor, stages, *speed])
+        split = f"{ways.data} × {ways.context} × {ways.tensor} × {ways.pipeline}"
+        speed = [round(each.seconds, 2), f"{each.mfu:.0%}", peak]
+        rows.append([split, ways.interleaved, *speed, each.binds])
     return rows
 
 
