@@ -18,7 +18,8 @@ MEAN, OWN = torch.tensor([2.0, -4.0]), torch.tensor([5.0, 1.0])
 
 
 def test_a_tensor_that_is_no_slip_is_off_by_its_largest_difference() -> None:
-    assert off("It", MEAN - torch.tensor([0.5, 0.25]), MEAN) == "It is off by up to 5.0e-01."
+    told = "It is off by up to 5.0e-01. At [0] it is 1.5, expected 2."
+    assert off("It", MEAN - torch.tensor([0.5, 0.25]), MEAN) == told
     assert off("It", None, MEAN) == "It has shape None, expected [2]."
 
 

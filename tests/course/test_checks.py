@@ -7,7 +7,7 @@ import pytest
 from course.project import mutation, report
 from course.project.faults import FAULTS
 from course.project.trainer import WAYS
-from course.submissions.tasks import tasks_of
+from course.submissions.tasks import all_tasks
 from tests.course.verdicts import says
 from tests.support.ledger import WRONG as LEDGERS
 from tests.support.ledger import Row, changed, sections
@@ -71,4 +71,4 @@ def test_the_stub_is_no_mistake_yet_and_a_class_has_the_task(
     verdict, last = report.lines("mine", "checks")
     assert verdict.startswith("checks: Not yet. In mine/checks.py, line ")
     assert "mine/checks.py write check; then run `make grade ONLY=checks` again" in last
-    assert "project: checks" in tasks_of(tmp_path)
+    assert "project: checks" in all_tasks()

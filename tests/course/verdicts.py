@@ -21,7 +21,7 @@ import pytest
 
 from course.ask.table import Exercise, Table
 from course.ask.verdict import Verdict, Wrong
-from course.submissions.tasks import LABS, cells, imports
+from course.submissions.labs import imports, labs, python
 from tests.support.ledger import Row, changed, sections
 
 KINDS = {
@@ -75,7 +75,7 @@ def accepts(grader: Any, answer: tuple[Any, ...], told: str) -> None:
 def names(lab: str) -> dict[str, Any]:
     """What a lab's cells import, its solutions, and what answers use besides."""
     found = {"__name__": "__main__", "np": np, "os": os, "shutil": shutil, "time": time}
-    exec("\n".join(imports(lab)), found)
+    exec("\n".join(map(ast.unparse, imports(lab))), found)
     for task in sections(f"labs/{lab}"):
         code = ast.parse(solution(lab, task))
         code.body = [node for node in code.body if isinstance(node, ast.FunctionDef)]
@@ -86,7 +86,7 @@ def names(lab: str) -> dict[str, Any]:
 def solution(lab: str, task: str) -> str:
     """The cell of a lab that solves an exercise."""
     tag = f"solution-{task}"
-    (found,) = (source for tags, source in cells(LABS / f"{lab}.ipynb") if tag in tags)
+    (found,) = (python(cell) for cell in labs()[lab] if tag in cell.tags)
     return found
 
 

@@ -9,7 +9,7 @@ from sphinx.application import Sphinx
 
 GLOSSARY = "book/glossary"
 LINK = re.compile(r'<a class="reference internal" href="[^"]*glossary\.html#(term-[^"]+)"')
-SENTENCE = re.compile(r".+?[.:](?=\s|$)", re.DOTALL)
+SENTENCE = re.compile(r".+?\.(?=\s|$)", re.DOTALL)
 
 
 def meanings(app: Sphinx) -> dict[str, str]:

@@ -84,15 +84,7 @@ def unit(function: Callable[..., object], part: int) -> Iterator[Check]:
         "them after forward, and gather them again."
     )
     yield left > 0 and "full weights are still in memory when all is over. What holds them?"
-    kept = levels["backward"] - before - 2 * whole.nbytes  # backward's, and this grader's copy
-    yield (
-        part >= LARGE
-        and 2 * kept > whole.nbytes
-        and (
-            f"with {part:,} weights on each rank, backward begins with {kept:,} bytes more than "
-            f"its weights, of {whole.nbytes:,}. Keep no copy from forward on: gather them again."
-        )
-    )
+    yield part >= LARGE and copies(levels["backward"] - before - 2 * whole.nbytes, whole, part)
     yield from _compared(answer, torch.stack([_gradient(r, whole) for r in range(ranks)]), rank)
     yield Cost(
         Traffic.of(comm), 3 * (ranks - 1) * whole.nbytes, 3 * (ranks - 1), "the gradient is right",
@@ -101,6 +93,16 @@ def unit(function: Callable[..., object], part: int) -> Iterator[Check]:
         too_little="Gather before forward and again before backward, by comm's calls alone.",
     )  # fmt: skip
     yield beside(log)
+
+
+def copies(kept: int, whole: Tensor, part: int) -> str:
+    """A sentence on bytes beside its weights and our copy that backward begins with; or ""."""
+    if 2 * kept <= whole.nbytes:
+        return ""
+    return (
+        f"with {part:,} weights on each rank, backward begins with {kept:,} bytes more than its "
+        f"weights, of {whole.nbytes:,}. Keep no copy from forward on: gather them again."
+    )
 
 
 def beside(log: Sequence[Sent]) -> str:
