@@ -127,6 +127,9 @@ def test_tokens_that_hide_a_layer_s_collectives() -> None:
     assert backward == pytest.approx(1.5 * alone + 2 * latency(128) * rate / (4 * BLOCK))
     fast = hidden_from(128, gpu=H100._replace(flops=4 * 989e12))
     assert fast == pytest.approx((4 * forward, 4 * backward))
+    many = hidden_from(1024)[0]
+    assert many == pytest.approx(gather(1024) * rate / (2 * BLOCK)), "at the bandwidth of LL128"
+    assert many > alone + latency(1024) * rate / (2 * BLOCK)
 
 
 def test_over_ethernet_stage_1_would_be_fast_and_does_not_fit() -> None:

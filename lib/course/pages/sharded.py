@@ -232,12 +232,12 @@ def hidden_from(gpus: int, waiting: bool = True, gpu: Accelerator = H100) -> tup
 
     `waiting`: whether latency counts, or bandwidth alone.
     """
-    speed, there = rate(gpu, MEDIUM.width), (gpus - 1) / gpus
-    forward = latency(gpus, gpu=gpu) if waiting else 0.0
-    backward = forward + latency(gpus, "reduce_scatter", 4, gpu) if waiting else 0.0
+    speed, size = rate(gpu, MEDIUM.width), MEDIUM.largest_unit
     local, nodes = into_nodes(gpus, gpu)
-    how = speed, nccl.line_rate(nodes, local, gpu)
-    return (
-        tokens_to_hide(2 * there, 2, *how, forward, MEDIUM.largest_unit),
-        tokens_to_hide(6 * there, 4, *how, backward, MEDIUM.largest_unit),
-    )
+    if not waiting:
+        how, there = (speed, nccl.line_rate(nodes, local, gpu), 0, size), (gpus - 1) / gpus
+        return tokens_to_hide(2 * there, 2, *how), tokens_to_hide(6 * there, 4, *how)
+    gathers = nccl.seconds("all_gather", 2 * size, nodes, local, gpu)
+    reduces = nccl.seconds("reduce_scatter", 4 * size, nodes, local, gpu)
+    both = gathers + reduces
+    return tokens_to_hide(0, 2, speed, 1, gathers, size), tokens_to_hide(0, 4, speed, 1, both, size)

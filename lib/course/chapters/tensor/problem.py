@@ -29,7 +29,8 @@ def widest(share: float = 0.1) -> dict[str, float]:
     """The degree at which messages take a share of the time of the matrices, at line rate."""
     found = {}
     for name, job in (("medium", MEDIUM), ("large", LARGE)):
-        per_second = 3 * job.operations / ask("matrices", name)
+        products = job.operations - job.attention - job.head
+        per_second = 3 * products / ask("matrices", name)
         for link, rate in (("nvlink", H100.nvlink), ("network", H100.network)):
             found[f"{name}_{link}"] = 1 + 4.5 * share * job.width * rate / per_second
         found[f"{name}_per_byte"] = per_second / H100.nvlink
