@@ -27,7 +27,7 @@ def test_what_is_right_on_two_ranks_is_tried_on_three(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     verdict = graded("DDP, flat", silent("self.comm.ranks > 2"), tmp_path, monkeypatch)
-    says("of 3 in case \"layers of drawn widths, trained by SGD\", .* step 2 is off by", verdict)
+    says('of 3 in case "layers of drawn widths, trained by SGD", .* step 2 is off by', verdict)
 
 
 def test_a_ring_whose_ranks_all_receive_first_would_hang() -> None:

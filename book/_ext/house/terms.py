@@ -18,7 +18,7 @@ def meanings(app: Sphinx) -> dict[str, str]:
     if GLOSSARY in app.env.found_docs:
         for item in app.env.get_doctree(GLOSSARY).findall(nodes.definition_list_item):
             *terms, definition = item.children
-            text = " ".join(definition.astext().split())
+            text = " ".join(definition.astext().replace(r"\cdot", "·").split())
             first = SENTENCE.match(text)
             for term in terms:
                 if isinstance(term, nodes.term):
