@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -146,6 +147,40 @@ def test_a_process_that_says_nothing_is_late(monkeypatch: pytest.MonkeyPatch) ->
         run._heard({"anna": late})
     assert late.failed == "The process that grades it did not end within 0.01 s."
     assert late.results == {}
+
+
+BREAKS = {
+    "hangs": "import time\n\nwhile True:\n    time.sleep(0.05)\n",
+    "prints": 'import time\n\nwhile True:\n    print("x" * 10**6)\n    time.sleep(0.05)\n',
+    "kills": handed.KILLS,
+    "fills memory": handed.HUNGRY,
+}
+
+
+def results_of(submission: Submission, tasks: list[str], limits: Limits) -> dict[str, Any]:
+    grading = Apart(submission, tasks, limits)
+    while not grading.done:
+        run._heard({"fritz": grading})
+    assert not grading.failed
+    return grading.results
+
+
+@pytest.mark.parametrize("how", BREAKS)
+def test_what_breaks_its_grading_is_wrong_and_leaves_nothing(
+    how: str, temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))  # where it works
+    submission = Submission({"ring.py": (RING + BREAKS[how]).encode()})
+    (result,) = results_of(submission, ["project: ring"], Limits(seconds=12, gib=8)).values()
+    assert result["status"] == "wrong"
+    folders = (each.info["cwd"] or "" for each in psutil.process_iter(["cwd"]))
+    assert not any(each.startswith(str(temporary)) for each in folders)
+
+
+def test_a_file_that_breaks_one_milestone_leaves_the_others_their_chance() -> None:
+    tasks = [f"project: ZeRO-{stage}" for stage in (1, 2, 3)]
+    results = results_of(Submission({"ring.py": handed.KILLS.encode()}), tasks, Limits())
+    assert [results[task]["status"] for task in tasks] == ["not yet"] * 3
 
 
 class Fake:
