@@ -271,9 +271,14 @@ def floor(step: TrainingStep) -> float:
 
 def named(grid: Grid, strategy: str) -> Grid:
     """The grid with this strategy."""
+    return changed(grid, strategy, grid.batch, grid.recompute)
+
+
+def changed(grid: Grid, strategy: str, batch: int, recompute: str) -> Grid:
+    """The same degrees with such a strategy, such micro-batches, and so much computed again."""
     return Grid(
-        strategy, grid.data, grid.tensor, grid.pipeline, grid.context, grid.expert, grid.batch,
-        grid.interleaved, grid.order, grid.recompute,
+        strategy, grid.data, grid.tensor, grid.pipeline, grid.context, grid.expert, batch,
+        grid.interleaved, grid.order, recompute,
     )  # fmt: skip
 
 

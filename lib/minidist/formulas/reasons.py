@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from minidist.formulas.grids import (
     MOST_BATCH,
+    changed,
     named,
     orders,
     recomputed,
@@ -55,23 +56,15 @@ def neighbors(question: Question, grid: Grid) -> list[list[Any]]:
     for less in recomputed(question, grid.order):
         if less == grid.recompute:
             break
-        found.append([HOW[less], changed(grid, grid.batch, less)])
+        found.append([HOW[less], changed(grid, grid.strategy, grid.batch, less)])
     way = [grid.data, grid.tensor, grid.pipeline, grid.context, grid.expert]
     batch = 2 * grid.batch
     if batch <= MOST_BATCH and rest(question.samples, grid.data * batch) == 0:
         for order, stages in orders(question, way, batch):
             if order == grid.order and stages == grid.interleaved:
                 how = f"micro-batches of {batch}"
-                found.append([how, changed(grid, batch, grid.recompute)])
+                found.append([how, changed(grid, grid.strategy, batch, grid.recompute)])
     return found
-
-
-def changed(grid: Grid, batch: int, recompute: str) -> Grid:
-    """The grid with such micro-batches, and so much computed again."""
-    return Grid(
-        grid.strategy, grid.data, grid.tensor, grid.pipeline, grid.context, grid.expert, batch,
-        grid.interleaved, grid.order, recompute,
-    )  # fmt: skip
 
 
 # ---- where its groups lie ----
