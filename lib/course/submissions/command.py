@@ -15,7 +15,8 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 from course.submissions import files, sheets
 from course.submissions.apart import Limits
 from course.submissions.handed_in import Submission, counted
-from course.submissions.run import Entry, Results, grade_all
+from course.submissions.run import Results, grade_all
+from course.submissions.sheets import Entry
 from course.submissions.similar import groups
 from course.submissions.tasks import all_tasks
 

@@ -11,14 +11,12 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from course.submissions.apart import Apart, Limits
 from course.submissions.handed_in import Submission
-from course.submissions.sheets import write
+from course.submissions.sheets import Entry, write
 from course.submissions.tasks import missing
 
-Entry = dict[str, Any]  # digest, seed, tasks, notes, changed; begun while it is being graded
 TRIES = 2
 ENDED_ALL = (
     f"Wrong. It has ended the whole run {TRIES} times, as far as can be seen. To try once more, "

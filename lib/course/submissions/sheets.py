@@ -13,13 +13,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from course.ask.verdict import many
 from course.submissions.similar import Group
 
 SIGN = {"right": "✓", "wrong": "✗", "not yet": "·"}
 DAY = 24 * 3600
 LONGEST = 100  # characters of a sheet's name
 
-Entry = dict[str, Any]
+Entry = dict[str, Any]  # digest, seed, tasks, notes, changed; begun while it is being graded
 Weights = Mapping[str, float]  # task → points
 
 
@@ -51,7 +52,10 @@ def sheet(learner: str, entry: Entry, weights: Weights, due: datetime | None) ->
     lines = [f"# {learner}: {of_all(entry, weights)}", ""]
     if late := days_late(entry, due):
         newest = datetime.fromtimestamp(entry["changed"])
-        lines += [f"Late by {late} day(s): the newest file is of {newest:%Y-%m-%d %H:%M}.", ""]
+        lines += [
+            f"Late by {many(late, 'day')}: the newest file is of {newest:%Y-%m-%d %H:%M}.",
+            "",
+        ]
     for task, weight in weights.items():
         result = entry["tasks"].get(task, {"status": "not yet", "text": "Not graded yet."})
         worth = f" ({weight:g} points)" if weight != 1 else ""
