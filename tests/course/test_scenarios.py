@@ -1,11 +1,13 @@
 """The milestones after FSDP: a lesson with a mistake in it gets a diagnosis."""
 
+import socket
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from course.ask.verdict import Wrong
-from course.project import held, report
+from course.project import held, report, wire
 from course.project.check import Sent, check_sent
 from course.project.held import Held
 from course.project.milestones import MILESTONES
@@ -49,6 +51,21 @@ def test_a_pipeline_that_sends_more_or_less_is_told(own: Sent, told: str) -> Non
     check_sent(MILESTONES["pipeline"], LEAST, LEAST, "")
     with pytest.raises(Wrong, match=rf"{told}.*\(COURSE_SEED=5\)$"):
         check_sent(MILESTONES["pipeline"], own, LEAST, "")
+
+
+def test_what_waits_in_a_socket_is_on_the_wire() -> None:
+    """Nobody reads, so a part of it cannot leave: as on a machine that has other work."""
+    before, given = wire.sent(), 0
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname()) as sender,
+        server.accept()[0],
+        suppress(BlockingIOError),
+    ):
+        sender.setblocking(False)
+        while True:
+            given += sender.send(bytes(2**16))
+            assert wire.sent() - before == given
 
 
 def test_what_is_held_may_be_a_little_more() -> None:

@@ -1,11 +1,15 @@
-"""The bytes that this process has sent over the network, as Linux counts them, by whatever call."""
+"""The bytes that this process has given to the network, as Linux counts them, by whatever call.
+
+Those that still wait in a socket count: when they leave depends on the machine's other work.
+"""
 
 import os
 import socket
 import struct
 from contextlib import suppress
 
-SENT, AGAIN = 200, 208  # tcpi_bytes_sent, tcpi_bytes_retrans in tcp_info of linux/tcp.h
+# tcpi_notsent_bytes, tcpi_bytes_sent, tcpi_bytes_retrans in tcp_info of linux/tcp.h
+WAITING, SENT, AGAIN = 144, 200, 208
 
 
 def sent() -> int:
@@ -21,8 +25,10 @@ def _sent_on(descriptor: int) -> int:
         try:
             if end.family in (socket.AF_INET, socket.AF_INET6) and end.type == socket.SOCK_STREAM:
                 info = end.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, AGAIN + 8)
-                sent, again = struct.unpack_from("2Q", info.ljust(AGAIN + 8, b"\0"), SENT)
-                return int(sent - again)
+                info = info.ljust(AGAIN + 8, b"\0")
+                (waiting,) = struct.unpack_from("I", info, WAITING)
+                sent, again = struct.unpack_from("2Q", info, SENT)
+                return int(waiting + sent - again)
         finally:
             end.detach()
     return 0
