@@ -1,14 +1,16 @@
 """The worked problems of the chapter on grids: what its sentences say of rules and searches."""
 
+from itertools import product
+
 import pytest
 
 from course.chapters.grid import problem
 from course.chapters.grid.figures import KINDS, kind, rates_kept
-from minidist.formulas import rules
+from minidist.formulas import grids, rules
 from minidist.formulas.inputs import Grid
 from minidist.formulas.links import message
 from minidist.planner.hardware import H100
-from minidist.planner.jobs import LARGE, MEDIUM
+from minidist.planner.jobs import LARGE, MEDIUM, SMALL
 from minidist.planner.search import Search, search
 
 
@@ -26,6 +28,18 @@ def test_the_chart_s_borders_are_as_its_alt_text_and_the_rules_say() -> None:
             assert (name in ("data alone", "context")) == (tokens >= unsplit)
             assert (name == "pipeline") == (tokens < pays)
     assert {name for row in found for name in row} == {*KINDS}
+
+
+def test_a_pipeline_inside_nodes_never_wins() -> None:
+    tried, among = 0, 0
+    for job, ranks in product((SMALL, MEDIUM, LARGE), (64, 1024, 16_384)):
+        for samples in (ranks // 8, ranks // 2, ranks, 4 * ranks):
+            best = grids.search(problem.question(job, ranks, samples))["best"]
+            tried += 1
+            among += any(each["grid"].nearer == "pipeline" for each in best)
+            assert all(each["grid"].nearer == "data" for each in best[:1]), (job, ranks, samples)
+    assert tried == 36
+    assert among > 5, "it is tried"
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,7 @@
 """Grids that are searched: against pricing each of them, against records, and where none is."""
 
-from itertools import product
+import math
+from itertools import islice, permutations, product
 
 import pytest
 
@@ -12,6 +13,7 @@ from minidist.formulas.step import forecast
 from minidist.memory.state import AUTOCAST, bytes_each
 from minidist.planner.hardware import H100
 from minidist.planner.jobs import MEDIUM, SMALL
+from minidist.planner.search import search
 from minidist.planner.sizes import Sizes
 
 EACH = bytes_each(AUTOCAST)
@@ -73,6 +75,64 @@ def test_what_a_step_is_spent_on_is_all_of_it() -> None:
             assert min(spent.values()) > -1e-9 * seconds, grid
             assert (spent["tensor"] > 0) == (grid.tensor > 1)
             assert (spent["recomputation"] > 0) == (grid.recompute != "none")
+
+
+def in_a_node(degrees: dict[str, int], order: tuple[str, ...], per_node: int) -> tuple[int, ...]:
+    """Of a rank's groups, how many of its node are in: of all replicas, context, the pipeline."""
+    names, found = ("tensor", *order), []
+    places = islice(product(*(range(degrees[name]) for name in reversed(names))), per_node)
+    nodes = [dict(zip(reversed(names), place, strict=True)) for place in places]
+    for group in (("data", "context"), ("context",), ("pipeline",)):
+        others = [name for name in names if name not in group]
+        found.append(sum(all(each[name] == 0 for name in others) for each in nodes))
+    return tuple(found)
+
+
+def test_no_other_order_of_a_mesh_has_more_of_a_group_in_a_node() -> None:
+    """Of context, data and pipeline in six orders, next to tensor: two are enough."""
+    kinds = ("data", "context", "pipeline")
+    for sizes in product((1, 2, 4, 8), repeat=4):
+        degrees = dict(zip(("tensor", *kinds), sizes, strict=True))
+        asked = question(TINY, math.prod(sizes), 64)
+        way = [degrees[name] for name in ("data", "tensor", "pipeline", "context")]
+        tried = {
+            "data": ("context", "data", "pipeline"), "pipeline": ("pipeline", "context", "data")
+        }  # fmt: skip
+        ours = [in_a_node(degrees, tried[each], 8) for each in grids.placings(asked, [*way, 1])]
+        for order in permutations(kinds):
+            other = in_a_node(degrees, order, 8)
+            beaten = [
+                one for one in ours
+                if one[0] >= other[0]
+                and one[1] >= (other[1] if other[1] == degrees["context"] else 0)
+                and one[2] >= (other[2] if other[2] == degrees["pipeline"] else 0)
+            ]  # fmt: skip
+            assert beaten, (degrees, order)
+
+
+def test_a_pipeline_in_a_node_waits_less_and_its_replicas_wait_longer() -> None:
+    asked, found = question(MEDIUM, 64, 64), {}
+    for nearer in ("data", "pipeline"):
+        grid = Grid("fsdp_kept", 16, 1, 4, batch=1, nearer=nearer)
+        step = grids.step_of(asked, grid)
+        assert (step.local, step.nodes) == {"data": (8, 2), "pipeline": (2, 8)}[nearer]
+        found[nearer] = grids.spent(step, grid.strategy, forecast(step, grid.strategy))
+    near, far = found["pipeline"], found["data"]
+    message = 8192 * MEDIUM.width * 2
+    assert near["borders"] / far["borders"] == pytest.approx(
+        (3.4e-6 + message / H100.nvlink) / (14e-6 + message / H100.network)
+    )
+    assert near["data"] > 2 * far["data"]
+    on_one = grids.step_of(question(MEDIUM, 8, 8), Grid("fsdp_kept", 2, 1, 4))
+    waits = models.hops(4, 4, 1, "1f1b")
+    assert inside.borders(on_one) == pytest.approx(waits * (3.4e-6 + message / H100.nvlink))
+
+
+def test_a_search_says_where_a_pipeline_lies() -> None:
+    found = search(MEDIUM, "H100", 64, 64)
+    nearer = [each for each in found.best if each.grid.nearer == "pipeline"]
+    assert nearer
+    assert all(" inside nodes, micro-batch" in str(each) for each in nearer)
 
 
 def test_grids_place_all_ranks_and_all_samples() -> None:

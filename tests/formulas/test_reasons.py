@@ -77,6 +77,14 @@ FILLS = "an NVLink domain of 8 GPUs"
         (Grid("", 64, 2, 1, 4), f"Tensor 2 and context 4 fill {FILLS}; data crosses"),
         (Grid("", 64, 2, 2), f"Tensor 2 stays inside {FILLS}; data and pipeline cross"),
         (Grid("", 64, 4, 1, 4, 2), f"Tensor 4 and expert 2 fill {FILLS}; context and data cross"),
+        (
+            Grid("", 64, 2, 4, nearer="pipeline"),
+            f"Tensor 2 and pipeline 4 fill {FILLS}; data crosses",
+        ),
+        (
+            Grid("", 64, 1, 4, 4, nearer="pipeline"),
+            f"Pipeline 4 stays inside {FILLS}; context and data cross",
+        ),
         (Grid("", 64, 1, 1, 1, 4), f"Expert 4 stays inside {FILLS}; data crosses"),
         (Grid("", 64), f"No group fits in {FILLS}: data crosses"),
         (Grid("", 4, 2), f"All ranks share {FILLS}, and nothing crosses"),

@@ -58,6 +58,11 @@ BAD: list[tuple[dict[str, Any], str]] = [
         {"order": "dualpipe", "interleaved": 1, "batch": 2},
         "order: expected 1f1b or zero_bubble with 4 micro-batches, since dualpipe needs two",
     ),
+    ({"nearer": "context"}, "nearer: expected one of data, pipeline, got 'context'"),
+    (
+        {"data": 4, "tensor": 4, "nearer": "pipeline"},
+        "nearer: expected one of data, got 'pipeline'",
+    ),
     (
         {"order": "zero_bubble", "interleaved": 1, "recompute": "full"},
         "recompute: expected none or selective with zero_bubble, got 'full'",

@@ -229,6 +229,7 @@ def written(grid: Grid) -> dict[str, Any]:
         "interleaved": grid.interleaved,
         "order": grid.order,
         "recompute": grid.recompute,
+        "nearer": grid.nearer,
     }
 
 

@@ -304,7 +304,6 @@ def summary() -> dict[str, float]:
         "error": told.error,
         "worst": told.worst,
         "ranks": told.ranks,
-        "ranks_tokens": correlated(aside, lambda each: 1.0),
         "dense": held(dense).error,
         "mixtures": held(mixed).error,
         "memory": told.memory or 0.0,

@@ -2,8 +2,11 @@
 
 [Note: grids] A step has a given number of samples, so ranks that split a layer, the blocks or a
 sequence leave fewer replicas, and each has more samples. Tensor groups fill nodes first, then
-context, then data; a pipeline's ranks are farthest apart. Whatever is not named here is as in
-`step.forecast`. No grid is left out that could be among the best: `bound` is what it takes at
+context, then data, and a pipeline's ranks are farthest apart; or a pipeline comes next to tensor,
+where both fit into a node. Tensor is first because it sends most, and nothing hides it. Of the six
+orders of the others none has more in a node than one of these two: replicas exchange over context
+and data alike, so that data gains nothing by coming before context. Whatever is not named here is
+as in `step.forecast`. No grid is left out that could be among the best: `bound` is what it takes at
 least, grids are priced in the order of that, and the search ends when the least that is left takes
 longer than the last that is kept. The one rule of thumb is `PIECE`: of what a rank loses with few
 tokens nothing is measured.
@@ -81,11 +84,13 @@ def step_of(question: Question, grid: Grid, parts: dict[str, Any] | None = None)
             )
         )  # fmt: skip
     local, nodes = into_nodes(question.ranks, gpu, grid.tensor, grid.pipeline)
+    if grid.nearer == "pipeline":
+        local, nodes = into_nodes(question.ranks, gpu, grid.tensor * grid.pipeline)
     return TrainingStep(
         known[key], gpu, question.each, local, nodes, grid.batch * micro, KEPT[grid.recompute],
         25, False, question.fused_loss, [], grid.tensor, grid.pipeline, micro, grid.interleaved,
         question.limit, grid.order, grid.context, grid.expert, before,
-        grid.recompute == "selective", question.faster, question.muon,
+        grid.recompute == "selective", question.faster, question.muon, grid.nearer,
     )  # fmt: skip
 
 
@@ -167,10 +172,21 @@ def variants(question: Question) -> list[Grid]:
             if rest(question.samples, data * batch) == 0:
                 for order, stages in orders(question, way, batch):
                     for again in recomputed(question, order):
-                        one = Grid(
-                            "", data, tensor, pipeline, context, expert, batch, stages, order, again
-                        )
-                        found.append(one)
+                        for nearer in placings(question, way):
+                            one = Grid(
+                                "", data, tensor, pipeline, context, expert, batch, stages, order,
+                                again, nearer,
+                            )  # fmt: skip
+                            found.append(one)
+    return found
+
+
+def placings(question: Question, way: list[int]) -> list[str]:
+    """Whose ranks may be neighbors, data's or the pipeline's, if it makes a difference."""
+    near, full = way[1] * way[2], question.gpu.per_node
+    found = ["data"]
+    if way[2] > 1 and near <= full and full < question.ranks:
+        found.append("pipeline")
     return found
 
 
@@ -278,7 +294,7 @@ def changed(grid: Grid, strategy: str, batch: int, recompute: str) -> Grid:
     """The same degrees with such a strategy, such micro-batches, and so much computed again."""
     return Grid(
         strategy, grid.data, grid.tensor, grid.pipeline, grid.context, grid.expert, batch,
-        grid.interleaved, grid.order, recompute,
+        grid.interleaved, grid.order, recompute, grid.nearer,
     )  # fmt: skip
 
 

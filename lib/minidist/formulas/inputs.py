@@ -95,6 +95,7 @@ class TrainingStep:
         selective: whether these keep what their matrices and attention made, and compute the rest.
         faster: how many times as fast as in bf16 the blocks' matrices are, such as in fp8.
         muon: whether the blocks' matrices are orthogonalized in the update.
+        nearer: "data" or "pipeline", as in `Grid`.
     """
 
     sizes: Shape
@@ -120,6 +121,7 @@ class TrainingStep:
     selective: bool = False
     faster: float = 1.0
     muon: bool = False
+    nearer: str = "data"
 
     @property
     def ranks(self) -> int:
@@ -140,6 +142,7 @@ class Grid(NamedTuple):
     interleaved: int = 1  #: stages of each rank of a pipeline
     order: str = "1f1b"  #: of a pipeline's work; or "zero_bubble", "dualpipe"
     recompute: str = "none"  #: or "selective", or "full"
+    nearer: str = "data"  #: or "pipeline": whose ranks come first in a node: `grids`
 
 
 ORDERS = ("1f1b", "zero_bubble", "dualpipe")  # of a pipeline's work

@@ -35,10 +35,12 @@ def context_parallel(step: TrainingStep) -> float:
     """
     if step.context == 1:
         return 0.0
-    sizes, near = step.sizes, step.tensor * step.context <= step.gpu.per_node
+    sizes, span = step.sizes, step.tensor * step.context
+    span = span * step.pipeline if step.nearer == "pipeline" else span
+    near = span <= step.gpu.per_node
     hops = (step.context - 1) * sizes.units * step.micro_batches
     piece = step.batch / step.micro_batches * sizes.keys / sizes.units * step.each.compute
-    hop = piece / step.gpu.nvlink if near else message(step.gpu, piece)
+    hop = message(step.gpu, piece, near)
     hides = attention_pass(step) / (step.context * sizes.units * step.micro_batches)
     return (3 + again(step)) * hops * max(0.0, hop - hides)
 
@@ -51,7 +53,7 @@ def expert_parallel(step: TrainingStep) -> float:
     """
     if step.expert == 1:
         return 0.0
-    gpu, local = step.gpu, min(step.expert, max(1, step.gpu.per_node // step.tensor))
+    gpu, local = step.gpu, min(step.expert, step.local)
     size = step.batch * step.sizes.routed * step.each.compute / step.expert
     takes = max(size * (local - 1) / gpu.nvlink, size * (step.expert - local) / gpu.network)
     latency = message(gpu, 0.0) if step.expert > local else 0.0
@@ -62,10 +64,15 @@ def expert_parallel(step: TrainingStep) -> float:
 
 
 def borders(step: TrainingStep) -> float:
-    """Seconds in which a pipeline waits for messages from stage to stage; see `models.hops`."""
+    """Seconds in which a pipeline waits for messages from stage to stage; see `models.hops`.
+
+    They stay in a node if the whole pipeline does.
+    """
     numbers = step.batch / step.micro_batches * step.sizes.tokens * step.sizes.width
     waits = hops(step.pipeline, step.micro_batches, step.interleaved, step.order)
-    return waits * message(step.gpu, numbers * step.each.compute)
+    ranks = step.tensor * step.pipeline * step.local * step.nodes
+    near = step.nearer == "pipeline" or ranks <= step.gpu.per_node
+    return waits * message(step.gpu, numbers * step.each.compute, near)
 
 
 def within(step: TrainingStep) -> float:

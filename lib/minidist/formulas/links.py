@@ -67,8 +67,13 @@ def straight(step: TrainingStep, size: float, receivers: int) -> float:
     return size / receivers * max(outside, inside)
 
 
-def message(gpu: Gpu, size: float) -> float:
-    """Seconds of one message of `size` bytes to another node, as a step of NCCL's ring over it."""
+def message(gpu: Gpu, size: float, inside: bool = False) -> float:
+    """Seconds of one message of `size` bytes to another node, as a step of NCCL's ring over it.
+
+    `inside`: to a GPU of the same node.
+    """
+    if inside is True:
+        return 1e-6 * nccl.NVLINK_LATENCIES["ring"]["Simple"] + size / gpu.nvlink
     return 1e-6 * nccl.NETWORK_LATENCIES["ring"]["Simple"] + size / gpu.network
 
 

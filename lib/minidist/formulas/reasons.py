@@ -73,13 +73,16 @@ def neighbors(question: Question, grid: Grid) -> list[list[Any]]:
 def placed(grid: Grid, per_node: int) -> str:
     """A sentence on what stays inside an NVLink domain of so many GPUs, and what leaves it.
 
-    Ranks of a tensor group are neighbors, then context, data and pipeline: see [Note: grids].
-    Experts are spread over ranks of data and context, the nearest first.
+    Ranks of a tensor group are neighbors, then context, data and pipeline, or pipeline and data:
+    see [Note: grids]. Experts are spread over ranks of data and context, the nearest first.
     """
     inside, across, group, widest = [], [], 1, 1
+    near, far = 1, grid.pipeline
+    if grid.nearer == "pipeline":
+        near, far = grid.pipeline, 1
     for name, degree in (
-        ("tensor", grid.tensor), ("expert", grid.expert), ("context", grid.context),
-        ("data", grid.data), ("pipeline", grid.pipeline),
+        ("tensor", grid.tensor), ("pipeline", near), ("expert", grid.expert),
+        ("context", grid.context), ("data", grid.data), ("pipeline", far),
     ):  # fmt: skip
         reach = group * degree
         if degree > 1 and reach <= per_node:

@@ -29,9 +29,13 @@ def check_grid(question: Question, grid: Grid) -> None:
             raise ValueError(refusal)
 
 
-def _names(_: Question, grid: Grid) -> Iterator[str]:
+def _names(question: Question, grid: Grid) -> Iterator[str]:
     orders = ORDERS if grid.pipeline > 1 else ("1f1b",)
-    for name, known in (("order", orders), ("recompute", (*grids.KEPT,))):
+    way = [grid.data, grid.tensor, grid.pipeline, grid.context, grid.expert]
+    nearer = grids.placings(question, way)
+    for name, known in (
+        ("order", orders), ("recompute", (*grids.KEPT,)), ("nearer", nearer),
+    ):  # fmt: skip
         if (own := getattr(grid, name)) not in known:
             yield f"{name}: expected one of {', '.join(known)}, got {own!r}"
 

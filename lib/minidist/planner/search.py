@@ -79,7 +79,8 @@ class Found:
         parts += [f"{name} {getattr(grid, name)}" for name in DEGREES if getattr(grid, name) > 1]
         if grid.pipeline > 1:
             stages = f" with {grid.interleaved} stages per rank" if grid.interleaved > 1 else ""
-            parts.append(grid.order.replace("_", " ").replace("1f1b", "1F1B") + stages)
+            near = " inside nodes" if grid.nearer == "pipeline" else ""
+            parts.append(grid.order.replace("_", " ").replace("1f1b", "1F1B") + stages + near)
         parts.append(f"micro-batch {grid.batch}")
         parts.append(f"recompute {grid.recompute}")
         return ", ".join(parts)

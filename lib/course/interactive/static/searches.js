@@ -74,9 +74,10 @@
   // As course.interactive.searching writes it.
   const degreesText = (grid) =>
     DEGREES.filter((name) => grid[name] > 1).map((name) => `${name} ${many(grid[name])}`).join(", ");
-  function restText({ strategy, pipeline, order, interleaved, batch, recompute }, { names, shown }) {
+  function restText({ strategy, pipeline, order, interleaved, batch, recompute, nearer }, { names, shown }) {
     const stages = interleaved > 1 ? `, ${interleaved} stages per GPU` : "";
-    const works = pipeline > 1 ? `${shown[order]}${stages}; ` : "";
+    const near = nearer === "pipeline" ? " inside nodes" : "";
+    const works = pipeline > 1 ? `${shown[order]}${stages}${near}; ` : "";
     return `${names[strategy]}; ${works}micro-batch ${batch}; recompute ${recompute}`;
   }
 
