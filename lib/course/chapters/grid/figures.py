@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from statistics import median
 
 import numpy as np
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
@@ -93,8 +94,11 @@ def regimes(
         for column, grid in enumerate(line):
             look: Look = {"fc": (KINDS[kind(grid)], 0.3), "ec": (GREY, 0.4), "lw": 0.6}
             axes.add_patch(Rectangle((column, row), 1, 1, **look))
-            said = degrees(grid)  # lines pass above it
-            style.write(axes, column + 0.5, row + (0.26 if "\n" in said else 0.15), said, LABEL)
+            pale = tuple(0.7 + 0.3 * part for part in to_rgb(KINDS[kind(grid)]))
+            said = degrees(grid)  # most lines pass above it, others behind it
+            box = {"boxstyle": "square,pad=0.05", "fc": pale, "lw": 0}
+            height = row + (0.3 if "\n" in said else 0.17)
+            style.write(axes, column + 0.5, height, said, LABEL, bbox=box, zorder=3)
     width, step = len(clusters), np.log2(clusters[1] / clusters[0])
     across = np.arange(0, width + 0.25, 0.5)
     for place, rule in enumerate(rules):
