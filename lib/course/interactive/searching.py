@@ -96,7 +96,7 @@ def rest_text(grid: Mapping[str, Any]) -> str:
     """All else of a grid."""
     stages = f", {grid['interleaved']} stages per GPU" if grid["interleaved"] > 1 else ""
     near = " inside nodes" if grid["nearer"] == "pipeline" else ""
-    works = f"{SHOWN[grid['order']]}{stages}{near}; " if grid["pipeline"] > 1 else ""
+    works = f"{SHOWN[grid['order']]}{near}{stages}; " if grid["pipeline"] > 1 else ""
     rest = f"micro-batch {grid['batch']}; recompute {grid['recompute']}"
     return f"{NAMES[grid['strategy']]}; {works}{rest}"
 

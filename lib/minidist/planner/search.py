@@ -80,7 +80,7 @@ class Found:
         if grid.pipeline > 1:
             stages = f" with {grid.interleaved} stages per rank" if grid.interleaved > 1 else ""
             near = " inside nodes" if grid.nearer == "pipeline" else ""
-            parts.append(grid.order.replace("_", " ").replace("1f1b", "1F1B") + stages + near)
+            parts.append(grid.order.replace("_", " ").replace("1f1b", "1F1B") + near + stages)
         parts.append(f"micro-batch {grid.batch}")
         parts.append(f"recompute {grid.recompute}")
         return ", ".join(parts)

@@ -77,7 +77,7 @@
   function restText({ strategy, pipeline, order, interleaved, batch, recompute, nearer }, { names, shown }) {
     const stages = interleaved > 1 ? `, ${interleaved} stages per GPU` : "";
     const near = nearer === "pipeline" ? " inside nodes" : "";
-    const works = pipeline > 1 ? `${shown[order]}${stages}${near}; ` : "";
+    const works = pipeline > 1 ? `${shown[order]}${near}${stages}; ` : "";
     return `${names[strategy]}; ${works}micro-batch ${batch}; recompute ${recompute}`;
   }
 
