@@ -261,27 +261,35 @@ def table_of_families() -> Markdown:
 
 def in_five(each: Run) -> bool:
     """Whether a search finds the degrees of this run among its five best."""
-    grid = each.grid
-    ways = (grid.tensor, grid.pipeline, grid.context, grid.expert)
-    return ways in _ways(each.row)
+    return any(grids.same_degrees(each.grid, other["grid"]) for other in _best(each.row))
 
 
-def _ways(row: dict[str, Any]) -> list[tuple[int, ...]]:
+def beyond_five(each: Run) -> float:
+    """How much longer than the last of the five best a step of this run is predicted to take."""
+    asked, grid = _asked(each.row), each.grid
+    takes = forecast(grids.step_of(asked, grid), grid.strategy)["overlapped"]
+    last: float = _best(each.row)[-1]["forecast"]["overlapped"]
+    return float(takes) / last - 1
+
+
+def _asked(row: dict[str, Any]) -> Question:
+    """The question to which a row is an answer, at the speed of its software."""
+    asked = question(row)
+    speed = speeds(runs()).get(software(row), 1.0)
+    gpu = asked.gpu._replace(utilization=min(1.0, asked.gpu.utilization * speed))
+    return asked._replace(gpu=gpu)
+
+
+def _best(row: dict[str, Any]) -> list[dict[str, Any]]:
+    """What a search finds for a row."""
     names = ("model", "gpu", "gpus", "sequence", "batch", "precision", "source")
     key = (row["data"] in FSDP, *(row[name] for name in names))
     if key not in _searched:
-        asked = question(row)
-        speed = speeds(runs()).get(software(row), 1.0)
-        gpu = asked.gpu._replace(utilization=min(1.0, asked.gpu.utilization * speed))
-        best = grids.search(asked._replace(gpu=gpu))["best"]
-        _searched[key] = [
-            (of.tensor, of.pipeline, of.context, of.expert)
-            for of in (each["grid"] for each in best)
-        ]
+        _searched[key] = grids.search(_asked(row))["best"]
     return _searched[key]
 
 
-_searched: dict[tuple[Any, ...], list[tuple[int, ...]]] = {}
+_searched: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
 
 
 def summary() -> dict[str, float]:
@@ -291,6 +299,7 @@ def summary() -> dict[str, float]:
     best = [each for each in aside if each.row["best"]]
     dense = [each for each in aside if not each.row["sizes"].experts]
     mixed = [each for each in aside if each.row["sizes"].experts]
+    missed = [each for each in best if not in_five(each)]
     told = held(aside)
     fast = speeds(found)
     bad = [each for each in _worst(aside) if each.row["source"] == "playbook"]
@@ -309,6 +318,8 @@ def summary() -> dict[str, float]:
         "memory": told.memory or 0.0,
         "five": sum(map(in_five, best)) / len(best),
         "five_of": len(best),
+        "five_missed": len(missed),
+        "five_close": sum(beyond_five(each) <= told.error for each in missed),
         "five_dense": _share([each for each in best if not each.row["sizes"].experts]),
         "folding": fast["folding"],
         "folding_fsdp": fast["folding, FSDP"],
