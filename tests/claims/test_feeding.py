@@ -97,6 +97,7 @@ def test_training_with_and_without_scaling_where_the_rule_holds_and_where_it_end
     assert final(4, 0.05) > 2 * one, "without scaling it falls behind"
     assert final(4, 4 * 0.05) < 1.5 * one, "with scaling it does not"
     assert final(40, 40 * 0.05) > 5 * one, "with 40 ranks scaling fails"
+    assert final(1, 2 * 0.05) < one / 2, "one rank's rate is not its best: the rule has slack"
 
 
 @pytest.mark.claim("C12")
