@@ -19,7 +19,7 @@ from course.chapters.cluster.figures import (
     seats,
     time_lost,
 )
-from course.chapters.collectives.figures import before_after, in_a_row, mesh_sums, waiting
+from course.chapters.collectives.figures import before_after, mesh_sums, waiting
 from course.chapters.ddp.figures import Travel, bucket_timeline, ddp_step
 from course.chapters.disagree.figures import Run, disagreements, drift, last_calls
 from course.chapters.experts.figures import balance, dispatch
@@ -28,7 +28,6 @@ from course.chapters.feeding.figures import (
     epoch,
     token_weights,
     two_paths,
-    uneven,
 )
 from course.chapters.fsdp.ahead import ran_ahead, run_ahead
 from course.chapters.fsdp.figures import cuts, elements_kept, mesh, unit_life

@@ -1,6 +1,5 @@
 """Pictures of messages: each arrow, label and bar is one that a schedule has."""
 
-from itertools import product
 from types import SimpleNamespace
 
 import numpy as np
@@ -64,21 +63,6 @@ def test_a_simulation_s_circles_stand_alone_on_the_model_s_curve() -> None:
     assert shown == [[10, 10], [20, 20], [30, 30], [25]]
     assert axes.lines[3].get_linestyle() == "None"
     assert "best: 1 min" in lines(axes)
-
-
-def test_two_collectives_in_a_row_show_what_each_of_them_promises() -> None:
-    deal, gather = algorithms.direct_scatter(4), algorithms.ring_all_gather(4)
-    both = deal.then(gather, "both", "broadcast")
-    rows = {"broadcast": (replay(deal), replay(both))}
-    figure = figures.in_a_row(rows, {"broadcast": ("scatter", "all_gather")})
-    before, between, after = figure.axes
-    for axes, places in (
-        (before, {(chunk, 0) for chunk in range(4)}),
-        (between, {(rank, rank) for rank in range(4)}),
-        (after, {*product(range(4), repeat=2)}),
-    ):
-        assert {*texts(axes)} == {"0"}
-        assert {(int(x), int(y)) for x, y in (t.get_position() for t in axes.texts)} == places
 
 
 def test_a_mesh_says_whose_parts_each_rank_holds() -> None:

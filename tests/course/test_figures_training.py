@@ -81,16 +81,6 @@ def test_a_mean_of_means_has_a_cell_for_each_token_with_its_weight_and_they_add_
     assert [label.get_text() for label in axes.get_xticklabels()] == ["rank 0", "rank 1"]
 
 
-def test_a_rank_that_has_ended_is_waited_for_or_sends_zeros() -> None:
-    without, joined = figures.uneven([3, 5]).axes
-    assert texts(without).count("Σ") == 2 * 3
-    assert texts(without).count("4") == 1
-    assert [text for text in texts(without) if len(text) > 1] == ["has ended", "waits …"]
-    assert texts(joined).count("Σ") == 2 * 5
-    assert texts(joined).count("zeros") == 2
-    assert "waits …" not in texts(joined)
-
-
 def test_small_steps_and_a_large_one_part_as_the_rate_grows() -> None:
     def apart(rate: float) -> float:
         small, large = descend(rate, 6)[-1], descend(6 * rate, 1)[-1]

@@ -63,32 +63,6 @@ def _blocks(replay: Replay) -> bool:
     return replay.chunks == replay.ranks**2 > 1 and brings == {replay.ranks}
 
 
-def in_a_row(
-    rows: Mapping[str, tuple[Replay, Replay]], names: Mapping[str, Sequence[str]]
-) -> Figure:
-    """Three grids for each pair of collectives: before, after the first, after the second.
-
-    A grid is as in `before_after`. `rows`: title → the replays of the first one and of both
-    together; `names`: title → what the two are called.
-    """
-    figure, grid = style.subplots(len(rows), 3, size=(3.45, 1.35 * len(rows)))
-    for line, (title, (first, both)) in zip(grid, rows.items(), strict=True):
-        states = first.start, _promised(first), _promised(both)
-        headings = title, *(f"→ {name}" for name in names[title])
-        for axes, state, heading in zip(line, states, headings, strict=True):
-            shown = [[summed(who, first.ranks) for who in row] for row in state]
-            cells(axes, shown, range(first.ranks), title=heading)
-    return figure
-
-
-def _promised(replay: Replay) -> State:
-    """The replay's final state, where its collective promises something."""
-    pairs = zip(replay.state(), replay.goal, strict=True)
-    return tuple(
-        tuple(who if want else () for who, want in zip(*row, strict=True)) for row in pairs
-    )
-
-
 Held = Sequence[Sequence[Sequence[int]]]  # node → its ranks → whose parts each has
 
 

@@ -6,9 +6,9 @@ from itertools import product
 import numpy as np
 from matplotlib.figure import Figure
 
-from course.drawing.sketches import Look, rank_names, sketch, timeline
+from course.drawing.sketches import Look, rank_names, sketch
 from minidist.plots import style
-from minidist.plots.cells import Cell, cells, lanes, of_ranks
+from minidist.plots.cells import Cell, cells
 from minidist.plots.style import COLORS, GREY, PHASE, RANK, box
 
 GAP = 0.5  # between steps
@@ -110,18 +110,3 @@ def two_paths(rates: Sequence[float], k: int) -> Figure:
         style.table(axes)
     style.legend_below(figure, 2)
     return figure
-
-
-def uneven(batches: Sequence[int]) -> Figure:
-    """Two timelines of ranks with so many batches: as they are, and under `join`."""
-    least, most = min(batches), max(batches)
-    without, joined = list[str](), list[str]()
-    for own in batches:
-        steps = [f"{step + 1}" if step < own else "zeros?" for step in range(most)]
-        # Who has another batch waits for the gradients of those without one.
-        then = f"{least + 1} waits_…" if own > least else "has_ended"
-        without.append(" Σ ".join([*steps[:least], then]))
-        joined.append(" Σ ".join([*steps, ""]))
-    ways = {"without": without, "with join()": joined}
-    panels = {title: of_ranks(map(timeline, ranks)) for title, ranks in ways.items()}
-    return lanes(panels, (3.7, 0.86 * len(batches) + 1.2))
