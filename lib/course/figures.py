@@ -19,7 +19,7 @@ from course.chapters.cluster.figures import (
     seats,
     time_lost,
 )
-from course.chapters.collectives.figures import before_after, mesh_sums, waiting
+from course.chapters.collectives.figures import before_after, waiting
 from course.chapters.ddp.figures import Travel, bucket_timeline, ddp_step
 from course.chapters.disagree.figures import Run, disagreements, drift, last_calls
 from course.chapters.experts.figures import balance, dispatch

@@ -65,13 +65,6 @@ def test_a_simulation_s_circles_stand_alone_on_the_model_s_curve() -> None:
     assert "best: 1 min" in lines(axes)
 
 
-def test_a_mesh_says_whose_parts_each_rank_holds() -> None:
-    states = [("own", [[[0], [1]], [[2], [3]]]), ("all", [[[0, 1, 2, 3]] * 2] * 2)]
-    own, everything = figures.mesh_sums(states).axes
-    assert texts(own) == list("0123")
-    assert texts(everything) == ["Σ"] * 4
-
-
 def test_with_nccl_the_program_does_not_wait() -> None:
     gloo, nccl = figures.waiting().axes
     dashed = [

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from minidist.plots import style
 from minidist.plots.cells import Cell, cells, lanes, of_ranks, summed
-from minidist.plots.style import COLORS, WORK, box
+from minidist.plots.style import COLORS, WORK
 from minidist.schedule.replay import Contributors, Replay, State
 
 
@@ -61,33 +61,6 @@ def _blocks(replay: Replay) -> bool:
     """True if each rank brings N of N x N chunks, one for each rank: too wide for a grid."""
     brings = {sum(map(bool, row)) for row in replay.start}
     return replay.chunks == replay.ranks**2 > 1 and brings == {replay.ranks}
-
-
-Held = Sequence[Sequence[Sequence[int]]]  # node → its ranks → whose parts each has
-
-
-def mesh_sums(states: Sequence[tuple[str, Held]]) -> Figure:
-    """The content of each rank of a mesh, in panels; the groups that sum next are circled.
-
-    `states`: title → what each rank holds. The first panel circles rows, the second one columns.
-    """
-    figure, grid = style.subplots(1, len(states), size=(3.45, 1.65))
-    for at, (axes, (title, held)) in enumerate(zip(grid[0], states, strict=True)):
-        nodes, local = len(held), len(held[0])
-        shown = {
-            f"node {node}": [
-                summed(who, nodes * local, wide=0.8, at=x) for x, who in enumerate(row)
-            ]
-            for node, row in enumerate(held)
-        }
-        cells(axes, shown, tall=0.76, margin=0.3, title=title)
-        rows = [(-0.18, node + 0.02, local + 0.16, 0.96) for node in range(nodes)]
-        columns = [(place - 0.08, -0.08, 0.96, nodes + 0.16) for place in range(local)]
-        for frame in (rows, columns, [])[at]:
-            box(axes, *frame, linewidth=1.2, dashed=True)
-        axes.set_ylim(nodes + 0.2, -0.2)
-        axes.tick_params(labelleft=at == 0)
-    return figure
 
 
 Lane = Mapping[str, tuple[float, float]]  # what it does → from, to; "?": it only waits
