@@ -37,7 +37,6 @@ ALLOWED = {
     ("book/gpus.md", "Llama of 70 billion parameters"): "published",
     ("book/hardware.md", "ETHERNET_100"): "the table of links",
     ("notebooks/grid.ipynb", "Llama 3's 70B"): "between the medium and the large job",
-    ("lib/course/pages/sharded.py", "ETHERNET_100"): "a slower network, compared by name",
     ("lib/course/interactive/sliders.py", "ETHERNET_100"): "the name of a rate on a slider",
     ("lib/course/interactive/sliders.py", "Llama 3.1 70B"): "for the reader's own model",
     ("lib/course/interactive/sliders.py", "7 billion, for instance"): "how numbers are written",

@@ -13,7 +13,6 @@ from course.pages.sharded import (
     in_units,
     latency,
     on_each_rung,
-    over_ethernet,
     what_fits,
 )
 from minidist.planner.hardware import H100
@@ -130,16 +129,3 @@ def test_tokens_that_hide_a_layer_s_collectives() -> None:
     many = hidden_from(1024)[0]
     assert many == pytest.approx(gather(1024) * rate / (2 * BLOCK)), "at the bandwidth of LL128"
     assert many > alone + latency(1024) * rate / (2 * BLOCK)
-
-
-def test_over_ethernet_stage_1_would_be_fast_and_does_not_fit() -> None:
-    found = over_ethernet(micro_batches=8)
-    one = MEDIUM * 127 / 128 / 12.5e9  # seconds of a byte per parameter
-    compute = ask("compute", "medium", gpus=128, checkpointing=1.0)
-    zero1, zero2, fsdp, hybrid = (found[way] for way in ("zero1", "zero2", "fsdp", "hsdp"))
-    assert zero1[0] == pytest.approx(8 * compute + 8 * one, rel=0.02), "reduces and gathers once"
-    reduced = 8 * (compute / 4 + 4 * one)  # each under its backward, which is shorter
-    assert zero2[0] == pytest.approx(reduced + 4 * one, rel=0.06), "buckets have latencies"
-    assert fsdp[0] == pytest.approx(8 * 8 * one, rel=0.05), "nothing but the network"
-    assert hybrid[0] < zero1[0] < zero2[0] < fsdp[0]
-    assert zero1[1] > LIMIT > max(zero2[1], fsdp[1], hybrid[1])

@@ -11,11 +11,10 @@ from minidist.formulas.compute import rate
 from minidist.formulas.links import into_nodes
 from minidist.formulas.memory import memory
 from minidist.formulas.step import tokens_to_hide, units
-from minidist.formulas.step import works as works_of
-from minidist.planner.hardware import ETHERNET_100, H100, Accelerator
+from minidist.planner.hardware import H100, Accelerator
 from minidist.planner.jobs import MEDIUM, matrices
 from minidist.schedule.lanes import busy, end, spans
-from minidist.schedule.steps import BETWEEN, COMPUTE, NETWORK, sharded
+from minidist.schedule.steps import COMPUTE, sharded
 
 MOST = 4  # sequences of a micro-batch, from which on more of them change little
 RUNGS = {  # from most memory to least: ZeRO's stages, and the ladder of PyTorch
@@ -113,40 +112,6 @@ def rungs_of(
         peaks = [ask("peak", job, gpus=gpus, **how) / 1e9 for gpus in sizes]
         what = ("compute", "exposed", "step") if peaks[-1] < room else ()
         found[strategy, recompute] = peaks, [ask(one, job, gpus=sizes[-1], **how) for one in what]
-    return found
-
-
-def over_ethernet(micro_batches: int) -> dict[str, tuple[float, float]]:
-    """Strategy → seconds of a step of the medium job, and GB of a rank's peak, on a slow network.
-
-    On 128 GPUs, whose nodes have one 100 Gb/s NIC each, with one sequence of 8,192 tokens in each
-    micro-batch; ZeRO-1 and ZeRO-2 recompute. From the second micro-batch on gradients are there as
-    backward begins.
-    """
-    once = {  # per step, not per micro-batch: lane or kind
-        "zero1": ["update", NETWORK],
-        "zero2": ["update", "all-gather"],
-        "fsdp": ["update"],
-        "hsdp": ["update", BETWEEN],
-    }
-    found = {}
-    for strategy, names in once.items():
-        step = step_of("medium", 128, 8192, checkpointing=float(strategy in ("zero1", "zero2")))
-        step = replace(step, gpu=step.gpu._replace(network=ETHERNET_100 / step.gpu.per_node))
-        works = works_of(step, strategy)
-        last = end(spans(works))
-        for work in works:
-            if work.kind in names or work.lane in names:
-                work.takes = 0.0
-        seconds = (micro_batches - 1) * end(spans(works)) + last
-        held = memory(step, strategy)
-        begins = held["always"] + held["gradients"] + held["begins"] + held["activations"]
-        peak = max(held["peak"], begins)
-        question = {"job": "medium", "gpus": 128, "network": "100 Gb/s per node"}
-        question |= {"strategy": strategy, "micro_batches": micro_batches}
-        note(question | {"what": "step"}, seconds)
-        note(question | {"what": "peak"}, peak)
-        found[strategy] = seconds, peak / 1e9
     return found
 
 
