@@ -36,8 +36,6 @@ def test_what_the_chapter_says_of_its_figures_and_its_exercise() -> None:
     assert ends(fold, halves) == ends(pipeline.zero_bubble(2, 4)) == 13
     assert most_held(fold) == [5, 5]
     assert most_held(pipeline.zero_bubble(2, 4)) == [2, 2]
-    forwards = [sum(work.kind == "F" for work in own) for own in pipeline.dual_pipe_v(4, 8)]
-    assert forwards == [16] * 4
     assert most_held(pipeline.one_f_one_b(8, 64))[0] == 8
     assert abs(pipeline.bubble(replay(gpipe(8, 6))) - 7 / 13) < 1e-9
 
