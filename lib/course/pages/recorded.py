@@ -49,7 +49,6 @@ def _size(nbytes: int) -> str:
     return f"{nbytes / 2**20:g} MiB" if nbytes >= 2**20 else f"{nbytes / 2**10:g} KiB"
 
 
-def split_layers(*what: str) -> list[dict[str, Any]]:
-    """The rows on parts of a layer, of all kinds or of these; prints as `recorded`."""
-    rows = [row for row in recorded("gpu")["rows"] if row["section"] == "split layers"]
-    return [row for row in rows if not what or row["what"] in what]
+def split_layers() -> list[dict[str, Any]]:
+    """The rows on parts of a layer; prints as `recorded`."""
+    return [row for row in recorded("gpu")["rows"] if row["section"] == "split layers"]

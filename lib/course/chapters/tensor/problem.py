@@ -3,7 +3,6 @@
 from typing import Any
 
 from course.pages.price import ask
-from course.pages.rates import rates_by_ranks
 from minidist.planner.hardware import H100
 from minidist.planner.jobs import LARGE, MEDIUM
 
@@ -35,13 +34,3 @@ def widest(share: float = 0.1) -> dict[str, float]:
             found[f"{name}_{link}"] = 1 + 4.5 * share * job.width * rate / per_second
         found[f"{name}_per_byte"] = per_second / H100.nvlink
     return found
-
-
-def speeds() -> dict[str, float]:
-    """TFLOPs per second of a layer of each job, all of it and parts, as an H100 took it."""
-    found = rates_by_ranks()
-    return {
-        f"{name}_{ranks}": rate
-        for name, job in {"medium": MEDIUM, "large": LARGE}.items()
-        for ranks, rate in found[job.width].items()
-    }
