@@ -10,7 +10,7 @@ from matplotlib.patches import Rectangle
 
 from course import figures
 from course.chapters.beyond.figures import SPLITS
-from course.chapters.pipelines.figures import gaps, order_of, overlaps
+from course.chapters.pipelines.figures import gaps, order_of
 from course.chapters.zero.figures import LAYERS, gathered, held_in, step_works
 from course.figures import Curve, budget, curves
 from minidist.memory.state import MIXED, share, state
@@ -199,8 +199,7 @@ def test_a_pipeline_is_drawn_as_it_is_replayed_and_says_what_it_holds() -> None:
     ):
         drawn = {(p.get_x(), int(p.get_y()), p.get_width()) for p in boxes(axes)}
         waits = {(start, rank, end - start) for rank, start, end in gaps(passes)}
-        pairs = {(f.start, f.rank, b.end - f.start) for f, b in overlaps(passes)}
-        assert drawn == {(p.start, p.rank, p.end - p.start) for p in passes} | waits | pairs
+        assert drawn == {(p.start, p.rank, p.end - p.start) for p in passes} | waits
         ranks, end = 1 + max(p.rank for p in passes), max(p.end for p in passes)
         assert sum(wide for *_, wide in waits) == pytest.approx(bubble(passes) * ranks * end)
         said = texts(axes)

@@ -1,13 +1,12 @@
 """Pipelines in time: who works on which micro-batch when."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
 
 from matplotlib.figure import Figure
 
 from minidist.plots.cells import Cell, lanes, of_ranks
 from minidist.plots.style import GREY, PART, PHASE
-from minidist.schedule.pipeline import Order, Overlapped, Pass, most_held, stages_of
+from minidist.schedule.pipeline import Order, Pass, most_held, stages_of
 
 LOOKS = {
     "F": PHASE["forward"],
@@ -37,17 +36,10 @@ def gaps(passes: Sequence[Pass]) -> Iterator[tuple[int, float, float]]:
     yield from ((rank, at, end) for rank, at in free.items() if at < end)
 
 
-def overlaps(passes: Sequence[Pass]) -> list[tuple[Pass, Pass]]:
-    """Each forward that overlaps with a backward, and this backward."""
-    timed = sorted(passes, key=lambda each: (each.rank, each.start))
-    return [pair for pair in pairwise(timed) if isinstance(pair[0].work, Overlapped)]
-
-
 def pipelines(panels: Mapping[str, Sequence[Pass]]) -> Figure:
     """A panel for each: a row per rank, the number of each micro-batch, and the most it holds.
 
-    Of a rank with several stages it holds so many micro-batches of them all. Waits are grey; a
-    frame is around a forward and a backward that overlap.
+    Of a rank with several stages it holds so many micro-batches of them all. Waits are grey.
     """
     end = max(each.end for passes in panels.values() for each in passes)
     drawn = {}
@@ -60,9 +52,6 @@ def pipelines(panels: Mapping[str, Sequence[Pass]]) -> Figure:
             face = LOOKS[work.kind], CHUNKS[work.stage // len(order) % len(CHUNKS)]
             text = str(work.micro) if until - start >= 0.025 * end else ""
             rows[rank].append(Cell(text, face, until - start, start))
-        for forward, backward in overlaps(passes):
-            start, wide = forward.start, backward.end - forward.start
-            rows[forward.rank].append(Cell("", None, wide, start, edge="black", linewidth=1.2))
         for row, most in zip(rows, most_held(order), strict=True):
             row.append(Cell(f"holds {most * len(order) / stages_of(order):g}", wide=0, at=end))
         drawn[title] = of_ranks(rows)
