@@ -1,7 +1,7 @@
-"""The page of error messages: each is provoked by a program, and said in the page's words.
+"""The page of error messages: what a laptop can show is provoked, and said in the page's words.
 
-Programs that show a mistake as one makes it stand on the page. Those that arrange a failure, such
-as a full disk, would only lengthen it, and stand in `errors.md` beside this file.
+Programs that show a mistake which is easily overlooked stand on the page. The others, from a full
+disk to a name misspelt, would only lengthen it, and stand in `errors.md` beside this file.
 """
 
 import re
@@ -15,7 +15,7 @@ import minidist
 
 BOOK = Path(__file__).parents[2] / "book"
 PAGE = (BOOK / "errors.md").read_text()
-ARRANGED = Path(__file__).with_name("errors.md").read_text()
+OTHERS = Path(__file__).with_name("errors.md").read_text()
 PROGRAM = re.compile(r"```python\n(.*?)```", re.DOTALL)
 BEFORE, LAUNCH = PROGRAM.findall(PAGE.partition("\n## ")[0])
 MORE = "import os, signal, time\nfrom datetime import timedelta\n"  # for those beside this file
@@ -31,7 +31,7 @@ ENTRIES: list[tuple[str, str]] = re.findall(
 )
 ON_PAGE = [entry for entry in ENTRIES if program(entry[1])]
 ELSEWHERE: list[tuple[str, str]] = re.findall(
-    r"^## `(.+?)`\n(.*?)(?=^## |\Z)", ARRANGED, re.MULTILINE | re.DOTALL
+    r"^## `(.+?)`\n(.*?)(?=^## |\Z)", OTHERS, re.MULTILINE | re.DOTALL
 )
 WITH_PROGRAM = [*ON_PAGE, *ELSEWHERE]
 SOURCE = re.compile(r"\]\(https://(github\.com|docs\.pytorch\.org|docs\.nvidia\.com)/")
