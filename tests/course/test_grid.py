@@ -30,6 +30,7 @@ def test_the_chart_s_borders_are_as_its_alt_text_and_the_rules_say() -> None:
     assert {name for row in found for name in row} == {*KINDS}
 
 
+@pytest.mark.claim("J7")
 def test_a_pipeline_inside_nodes_never_wins() -> None:
     tried, among = 0, 0
     for job, ranks in product((SMALL, MEDIUM, LARGE), (64, 1024, 16_384)):

@@ -166,6 +166,7 @@ def numbers(found: Search) -> dict[str, Any]:
         "wider": _activations(ways) / 1e9,
         "placed": placed(ways, H100.per_node),
         "missing": 1 - bill(ways).total / best.seconds,
+        **{f"bill_{name}": seconds for name, seconds in bill(ways)._asdict().items()},
     }
 
 
