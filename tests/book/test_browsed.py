@@ -298,6 +298,18 @@ def test_the_contents_follow_a_reader_who_pages_down_and_buttons_show_their_focu
         assert style == "solid", button
 
 
+def test_an_enlarged_picture_can_be_read_by_day_and_at_night(tab: Page) -> None:
+    open_page(tab, "book/ring.html", DESK)
+    tab.locator("article figure .picture > img").first.click()
+    dialog = tab.get_by_role("dialog", name="Fig. 4.1, enlarged")
+    expect(dialog).to_be_visible()
+    for mode in ("light", "dark"):
+        found = violations(tab, mode, CONTRAST)
+        assert not [each for each in found if "dialog" in each]
+        ground = dialog.evaluate("it => getComputedStyle(it).backgroundColor")
+        assert (ground == "rgb(255, 255, 255)") == (mode == "light")
+
+
 def test_words_that_were_searched_can_be_read_in_contents_and_text(tab: Page) -> None:
     open_page(tab, "book/ring.html", DESK)
     tab.evaluate("""const texts = document.querySelectorAll(".bd-links a, article :is(p, p a)");
