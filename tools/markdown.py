@@ -103,11 +103,11 @@ class Reader:
     def lab_figure(self, name: str, *_: object) -> str:
         """A figure of a lab; as it came out in the last build, if there was one."""
         page, number = self.book.figures[name]
-        link = self.book.link(f"Figure {number} of the lab", page, name, self.page)
+        link = self.book.link(f"Fig. {number}", page, name, self.page)
         if svg := self.built.picture(page, name):
             data = base64.b64encode(svg).decode()  # as an attachment JupyterLab takes no SVG
-            return f'<img src="data:image/svg+xml;base64,{data}">\n\n*{link}*'
-        return f"*({link}: it is drawn there.)*"
+            return f'<img src="data:image/svg+xml;base64,{data}">\n\n**{link}**, from the lab.'
+        return f"*({link}: it is drawn in the lab.)*"
 
     # ---- roles ----
 
@@ -132,9 +132,9 @@ class Reader:
         return f"`{self.name(text).lstrip('~')}`"
 
     def numref(self, name: str) -> str:
-        """A figure's number, and the page that shows it."""
+        """A figure's number, as the book has it."""
         page, number = self.book.figures[name]
-        return self.book.link(f"Figure {number}{self._of(page)}", page, name, self.page)
+        return self.book.link(f"Fig. {number}", page, name, self.page)
 
     def ref(self, text: str) -> str:
         """A place in the book, by words of the sentence or by its heading."""

@@ -3,7 +3,9 @@
 import ast
 import os
 import re
+from collections.abc import Iterator
 from functools import cache
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ IN_THE_BROWSER = ("book/puzzles", "book/progress")  # what only a page of the bo
 UNKNOWN_NUMBER = "…"  # until the book has been built
 
 Cell = nbformat.NotebookNode
-Numbered = dict[str, tuple[str, int]]  # name → page, number on it
+Numbered = dict[str, tuple[str, str]]  # name → page, its number in the book
 
 
 def source(root: Path, page: str) -> Path:
@@ -38,6 +40,17 @@ def figure(cell: Cell) -> dict[str, Any]:
     return dict(cell.metadata.get("mystnb", {}).get("figure", {}))
 
 
+def chapters(root: Path) -> Iterator[tuple[str, str]]:
+    """Each numbered page and its chapter's number: "4" for a chapter, "L4" for a lab of it."""
+    toc, number = parse_toc_yaml(root / "_toc.yml"), count(1)
+    for part in toc.root.subtrees:
+        for page in map(str, part.items if part.numbered else ()):
+            chapter = next(number)
+            yield page, f"{chapter}"
+            for below in toc[page].subtrees:
+                yield from ((str(lab), f"L{chapter}") for lab in below.items)
+
+
 class Book:
     """All pages under `root`: what they are called, and which figures and labels they have."""
 
@@ -47,20 +60,27 @@ class Book:
         self.labels: dict[str, tuple[str, str]] = {}  # name → page, the heading behind it
         self.figures: Numbered = {}
         self.equations: Numbered = {}
+        self.chapters = dict(chapters(root))
         for page in parse_toc_yaml(root / "_toc.yml"):
             for cell in cells(root, page):
                 self._note(page, cell)
 
     def _note(self, page: str, cell: Cell) -> None:
         if drawn := figure(cell):
-            _count(self.figures, page, drawn["name"])
+            self._count(self.figures, page, drawn["name"])
         if cell.cell_type == "markdown":
             for _, name in EQUATION.findall(cell.source):
-                _count(self.equations, page, name)
+                self._count(self.equations, page, name)
             if heading := re.search(r"^# (.*)", cell.source, re.MULTILINE):
                 self.titles.setdefault(page, heading[1])
             for name, text in LABELED.findall(cell.source):
                 self.labels[name] = page, text
+
+    def _count(self, numbered: Numbered, page: str, name: str) -> None:
+        """Number what stands there as the book does: 4.2 in a chapter, L4.2 in a lab of it."""
+        chapter = self.chapters.get(page, "")
+        before = sum(self.chapters.get(place, "") == chapter for place, _ in numbered.values())
+        numbered[name] = page, f"{chapter and f'{chapter}.'}{before + 1}"
 
     def link(self, text: str, page: str, label: str, here: str) -> str:
         """A link to a place of a page, or its beginning; only the text if it is no notebook."""
@@ -75,10 +95,6 @@ class Book:
             return False
         path = self.root / f"{page}.md"
         return not path.exists() or is_myst_markdown_notebook(path.read_text())
-
-
-def _count(numbered: Numbered, page: str, name: str) -> None:
-    numbered[name] = page, 1 + sum(place == page for place, _ in numbered.values())
 
 
 class Built:

@@ -124,7 +124,7 @@ def caption(cell: Cell, reader: Reader) -> list[Cell]:
     if not drawn:
         return []
     _, number = reader.book.figures[drawn["name"]]
-    text = reader.text(f"*Figure {number}.* {drawn['caption'].strip()}")
+    text = reader.text(f"**Fig. {number}** {drawn['caption'].strip()}")
     return [nbformat.v4.new_markdown_cell(f'<a id="{drawn["name"]}"></a>{text}')]
 
 

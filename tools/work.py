@@ -52,11 +52,11 @@ def stub(source: str) -> str:
 
 def listed(book: Book) -> Iterator[str]:
     """The book's contents, with its numbers: chapters, and under each its labs."""
-    toc, number = parse_toc_yaml(book.root / "_toc.yml"), count(1)
+    toc = parse_toc_yaml(book.root / "_toc.yml")
     for part in toc.root.subtrees:
         yield f"\n**{part.caption}**\n"
         for page in map(str, part.items):
-            sign = f"{next(number)}." if part.numbered else "-"
+            sign = f"{book.chapters[page]}." if part.numbered else "-"
             if book.runs(page):
                 yield f"{sign} [{book.titles[page]}]({page}.ipynb)"
             for lab in (str(item) for below in toc[page].subtrees for item in below.items):

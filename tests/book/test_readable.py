@@ -9,6 +9,7 @@ from typing import Any
 import nbformat
 import pytest
 
+from tests.book.rendered import soup
 from tools import execute, readable
 from tools.readable import Book, Built, Reader, notebook
 
@@ -117,11 +118,11 @@ SHOWN = """# The ring
 
 ## A place
 
-A rank, … ms, [Figure 1](#fig-one), [Figure 2 of The lab](../notebooks/lab.ipynb#fig-other), (1),
+A rank, … ms, [Fig. 4.1](#fig-one), [Fig. L4.2](../notebooks/lab.ipynb#fig-other), (4.1),
 [a](#the-place), [A place](#the-place), (Shoeybi et al., 2019), `minidist.launch`.
 
 $$
-a = b \\tag{1}$$
+a = b \\tag{4.1}$$
 
 > <a id="a-box"></a>**A box**
 >
@@ -153,9 +154,9 @@ class Page(Book):
     def __init__(self) -> None:
         self.root = ROOT
         self.titles = {"book/ring": "The ring", "notebooks/lab": "The lab"}
-        self.figures = {"fig-one": ("book/ring", 1), "fig-other": ("notebooks/lab", 2)}
+        self.figures = {"fig-one": ("book/ring", "4.1"), "fig-other": ("notebooks/lab", "L4.2")}
         self.labels = {"the-place": ("book/ring", "A place")}
-        self.equations = {"eq-a": ("book/ring", 1)}
+        self.equations = {"eq-a": ("book/ring", "4.1")}
 
 
 class Nothing(Built):
@@ -171,6 +172,32 @@ class Nothing(Built):
 def test_each_part_becomes_what_a_notebook_shows() -> None:
     seen = Reader(Page(), "book/ring", Nothing(ROOT)).text(PARTS)
     assert re.sub(r"\n{3,}", "\n\n", seen).strip() == SHOWN.strip()
+
+
+@pytest.mark.usefixtures("book_is_built")
+def test_figures_and_equations_have_the_books_numbers() -> None:
+    def numbers(page: str) -> dict[str, str]:
+        html = soup(f"{page}.html")
+        figures = {
+            each.find_parent("figure")["id"]: each.text.strip().removeprefix("Fig. ")
+            for each in html.select("figcaption .caption-number")
+        }
+        equations = {
+            each.find_parent("div")["id"].removeprefix("equation-"): each.find(string=True).strip(
+                "()"
+            )
+            for each in html.select(".math .eqno")
+        }
+        return figures | equations
+
+    numbered = {**book().figures, **book().equations}
+    assert len({number for _, number in numbered.values()}) > len(PAGES)
+    for page in {place for place, _ in numbered.values()}:
+        ours = {name: number for name, (place, number) in numbered.items() if place == page}
+        seen = numbers(page)
+        assert ours == {name: seen.get(name) for name in ours}, page
+    assert "**Fig. L4.1**" in words("notebooks/ring")
+    assert "[Fig. L12.1](" in words("book/fsdp")
 
 
 @pytest.mark.parametrize(
