@@ -76,12 +76,22 @@ def write_on_all_cores(app: Sphinx, env: BuildEnvironment) -> None:
 def setup(app: Sphinx) -> dict[str, bool]:
     gc.disable()  # a build keeps nearly all that it makes: a quarter of its time went here
     app.connect("builder-inited", copy_mathjax)
-    app.connect("doctree-read", prompts.name_imports)
     app.connect("autodoc-skip-member", skip_field)
     app.connect("missing-reference", find_elsewhere)
     app.connect("env-check-consistency", write_on_all_cores)
-    content = (labs, lab_figures, claims, columns, drawn, evidence, minutes, run_it, tables, terms)
-    page = (brief, online, python, references, search_texts, downloads, light, stacks)
+    content = (
+        labs,
+        lab_figures,
+        claims,
+        columns,
+        drawn,
+        evidence,
+        minutes,
+        prompts,
+        run_it,
+        tables,
+    )
+    page = (brief, online, python, references, search_texts, downloads, light, stacks, terms)
     for part in (*content, *page):
         part.setup(app)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
