@@ -55,8 +55,9 @@ grade: $(READY) ## grade what you have written in work/mine; of one file: make g
 handout: $(READY) ## write handout/, the course without solutions
 	@$(VENV)/python -m tools.handout
 
-picture: $(READY) ## make the README's picture again
+picture: book ## make the README's pictures again, and the card of links to the book
 	@$(VENV)/python -m tools.picture
+	@$(VENV)/python -m tools.screens
 
 bench: $(READY) ## measure minidist against torch's own collectives, DDP, ZeRO and FSDP2
 	@$(VENV)/python -m benchmarks

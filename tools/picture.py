@@ -1,4 +1,7 @@
-"""Make the README's picture: the ring over four ranks, drawn from the simulator's events."""
+"""Make the README's picture: the ring over four ranks, drawn from the simulator's events.
+
+Once for pages by day and once for those at night, which the README chooses by the reader's scheme.
+"""
 
 import io
 from argparse import ArgumentParser
@@ -10,21 +13,23 @@ from minidist import plots
 from minidist.schedule.algorithms import ring_all_reduce
 from minidist.schedule.traffic import replay
 
-PICTURE = Path(__file__).parent.parent / ".github" / "ring.svg"
+GITHUB = Path(__file__).parent.parent / ".github"
+PICTURES = {"light": GITHUB / "ring.svg", "dark": GITHUB / "ring-dark.svg"}
 PAUSE, ROUNDS = 1.2, 3  # seconds between two steps; after so many rounds all of them stay
 ALL = 3  # pauses for which a round begins with all panels, so that a glance sees the whole
-NIGHT = "@media (prefers-color-scheme: dark) {svg {filter: invert(0.9) hue-rotate(180deg)}}"
+NIGHT = "svg {filter: invert(0.9) hue-rotate(180deg)}\n"
 
 
-def svg() -> str:
+def svg(mode: str) -> str:
     """The picture, the same bytes on every run: no date, no random ids, letters as shapes."""
     matplotlib.use("svg")
     ring = replay(ring_all_reduce(4))
     with matplotlib.rc_context({"svg.hashsalt": "minidist", "svg.fonttype": "path"}):
         figure = plots.trace(ring)
         text = io.StringIO()
-        figure.savefig(text, format="svg", facecolor="white", metadata={"Date": None})
-    return text.getvalue().replace("</style>", f"\n{NIGHT}\n{motion(ring.steps)}</style>", 1)
+        figure.savefig(text, format="svg", facecolor="none", metadata={"Date": None})
+    style = (NIGHT if mode == "dark" else "") + motion(ring.steps)
+    return text.getvalue().replace("</style>", f"\n{style}</style>", 1)
 
 
 def motion(steps: int) -> str:
@@ -42,7 +47,8 @@ def motion(steps: int) -> str:
 
 if __name__ == "__main__":
     ArgumentParser(description=__doc__).parse_args()
-    aside = PICTURE.with_suffix(".new")
-    aside.write_text(svg())
-    aside.replace(PICTURE)
-    print(f"wrote {PICTURE}")
+    for mode, file in PICTURES.items():
+        aside = file.with_suffix(".new")
+        aside.write_text(svg(mode))
+        aside.replace(file)
+        print(f"wrote {file}")

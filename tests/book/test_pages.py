@@ -109,9 +109,12 @@ def test_outputs_hold_no_warning_and_no_style(name: str, page: BeautifulSoup) ->
 def test_a_page_describes_itself_to_those_who_link_to_it(
     name: str, page: BeautifulSoup
 ) -> Iterator[object]:
-    for wanted in ('meta[name="description"]', 'meta[property="og:title"]'):
-        if not any(each.get("content") for each in page.select(wanted)):
+    for wanted in ("name=description", *(f"property='og:{of}'" for of in ("title", "description"))):
+        if not any(each.get("content") for each in page.select(f"meta[{wanted}]")):
             yield wanted
+    (card,) = (str(each["content"]) for each in page.select("meta[property='og:image']"))
+    if "://" not in card and not (HTML / name).parent.joinpath(card).is_file():
+        yield card
 
 
 @on_all_pages

@@ -9,9 +9,12 @@ from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
 
+from PIL import Image
+
 from course.pages.path import PAPER, on_paper, path, project_lines
 from tests.test_architecture import FLOORS
-from tools.picture import PICTURE, svg
+from tools import screens
+from tools.picture import GITHUB, PICTURES, svg
 from tools.work import LESSON
 
 ROOT = Path(__file__).parents[2]
@@ -50,20 +53,42 @@ def test_script_runs_under_torchrun(tmp_path: Path) -> None:
     assert run(*launcher, "2", script) == "[0.5, 0.5, 0.5, 0.5, 0.5, 0.5]\n"
 
 
-def test_picture_is_not_stale() -> None:
-    assert PICTURE.read_text() == svg(), "`make picture` makes it again"
+def test_pictures_are_not_stale() -> None:
+    for mode, file in PICTURES.items():
+        assert file.read_text() == svg(mode), "`make picture` makes it again"
 
 
 def test_the_picture_moves_panel_by_panel_and_only_for_readers_who_like_it() -> None:
-    style = next(each.text for each in ElementTree.parse(PICTURE).iter() if "style" in each.tag)
-    still, moving = str(style).split("@media (prefers-reduced-motion: no-preference)")
-    assert "animation" not in still
-    assert "prefers-color-scheme: dark" in still, "a page at night gets no white card"
-    assert len(re.findall(r"{0% {opacity: 1}", moving)) == 6, "a glance sees all of it"
-    panels = re.findall(r"^#(\w+) {animation", moving, re.MULTILINE)
-    assert len(panels) == 6
+    for mode, file in PICTURES.items():
+        parts = [*ElementTree.parse(file).iter()]
+        style = str(next(each.text for each in parts if "style" in each.tag))
+        still, moving = style.split("@media (prefers-reduced-motion: no-preference)")
+        assert "animation" not in still
+        assert ("invert" in still) == (mode == "dark")
+        assert len(re.findall(r"{0% {opacity: 1}", moving)) == 6, "a glance sees all of it"
+        panels = re.findall(r"^#(\w+) {animation", moving, re.MULTILINE)
+        assert len(panels) == 6
+        assert {*panels} <= {each.get("id") for each in parts}
     assert "in six steps" in README
-    assert {*panels} <= {each.get("id") for each in ElementTree.parse(PICTURE).iter()}
+
+
+def test_each_picture_is_small_and_has_words_and_a_variant_for_the_night() -> None:
+    night = r'<picture><source media="\(prefers-color-scheme: dark\)" srcset="([^"]+)">'
+    shown = re.findall(rf'{night}<img[^>]* alt="([^"]+)" src="([^"]+)"></picture>', README)
+    assert len(shown) == README.count("<img") == 1 + len(screens.SHOWN)
+    assert "![" not in README, "a picture that is a white card at night"
+    named = {ROOT / file for dark, _, light in shown for file in (dark, light)}
+    assert named == {*PICTURES.values(), *screens.SCREENS.glob("*.png")}
+    assert all(file.is_relative_to(GITHUB) and file.stat().st_size < 150_000 for file in named)
+    for dark, words, light in shown:
+        assert dark.replace("-dark", "") == light.replace("-light", "")
+        assert 40 < len(words) < 200
+
+
+def test_the_card_of_a_link_has_the_size_that_sites_show() -> None:
+    with Image.open(screens.CARD) as card:
+        assert card.size == (1200, 630)
+    assert screens.CARD.stat().st_size < 150_000
 
 
 def test_make_targets_exist() -> None:

@@ -70,7 +70,9 @@ def landing_page(root: Path, site: Site) -> tuple[set[str], str]:
     write_config(root, *site)
     for page in ("index", "other"):
         (root / f"{page}.md").write_text(f"# Page\n\n{heading}\n\nRun `make`.\n")
-    options = ["-C", "-E", "-q", "-D", "extensions=myst_parser,house.online", "-b", "html"]
+    config = ["extensions=myst_parser,house.online", f"html_baseurl={site.book}"]
+    config += [f"templates_path={ROOT / 'book' / '_templates'}"]
+    options = ["-C", "-E", "-q", "-b", "html", *(part for each in config for part in ("-D", each))]
     subprocess.run(
         [sys.executable, "-m", "sphinx", *options, root, root / "html"],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "book" / "_ext")])},
@@ -80,6 +82,13 @@ def landing_page(root: Path, site: Site) -> tuple[set[str], str]:
     assert not links & {CODESPACE, site.book}
     assert "git clone" not in text
     return read(root / "html" / "index.html")
+
+
+def card(root: Path) -> object:
+    """The address of the picture that a link to a page shows."""
+    page = BeautifulSoup((root / "html" / "other.html").read_text(), "html.parser")
+    (found,) = page.select("meta[property='og:image']")
+    return found["content"]
 
 
 def read(page: Path) -> tuple[set[str], str]:
@@ -95,6 +104,8 @@ def test_the_landing_page_leads_there_once_there_are_addresses(tmp_path: Path) -
     assert "Run make." in text
     assert not any(link.startswith("http") for link in links)
     assert "git clone" not in text
+    assert card(tmp_path) == "_static/card.png"
     links, text = landing_page(tmp_path, PUBLISHED)
+    assert card(tmp_path) == f"{PUBLISHED.book}_static/card.png", "sites ask for the full address"
     assert {CODESPACE, PUBLISHED.book} <= links
     assert f"git clone {PUBLISHED.repository}" in text

@@ -1,6 +1,7 @@
-"""The landing page says where the course is, once it is published."""
+"""The landing page says where the course is, once it is published; links to pages have a card."""
 
 from pathlib import Path
+from typing import Any
 
 from docutils import nodes
 from sphinx.application import Sphinx
@@ -36,5 +37,13 @@ class SayWhereItIs(SphinxPostTransform):
         section.insert(1, line)
 
 
+def tell_address(
+    app: Sphinx, page: str, template: str, context: dict[str, Any], *_: object
+) -> None:
+    """Let the template write the card's address in full: sites that show it want it so."""
+    context["card"] = f"{app.config.html_baseurl}_static/card.png"
+
+
 def setup(app: Sphinx) -> None:
+    app.connect("html-page-context", tell_address)
     app.add_post_transform(SayWhereItIs)
