@@ -126,7 +126,8 @@ def test_nothing_is_loaded_before_a_reader_edits_and_python_only_once(site: Page
     ran(edit(page, "broadcast"))
     ran(edit(page, "ring"))
     later = [url for url in site.requests if url.startswith("file:")][len(loaded) :]
-    assert sorted(Path(url).name for url in later) == ["editor.css", "editor.js", "python.js"]
+    files = ["colored.js", "editor.css", "editor.js", "python.js"]
+    assert sorted(Path(url).name for url in later) == files
 
 
 def test_a_schedule_is_priced_and_drawn_for_as_many_ranks_as_one_likes(site: Pages) -> None:
@@ -164,6 +165,65 @@ def test_lanes_are_drawn_and_said(site: Pages) -> None:
     boxes = lanes.locator(".lane").first.locator("i")
     expect(boxes).to_have_count(8)
     expect(boxes.first).to_have_attribute("style", re.compile(r"^left:4\.7\d*%;width:7\.1\d*%"))
+
+
+# ---- while one types ----
+
+COLORED = {
+    "def f(x): return None": [("k", "def"), ("nf", "f"), ("k", "return"), ("kc", "None")],
+    "sum(a.sum, 1e3, defined)  # it's": [("nb", "sum"), ("mi", "1e3"), ("c1", "# it's")],
+    "x = f'#' + \"it's\" + r'\\'' + y": [("s2", "f'#'"), ("s2", '"it\'s"'), ("s2", "r'\\''")],
+    "'open\nclass A:": [("s2", "'open"), ("k", "class"), ("nf", "A")],
+    'a = """two\nlines': [("s2", '"""two\nlines')],
+    "<b>&amp;</b>\n\n": [],
+}
+
+
+def test_code_has_colors_letter_for_letter_where_it_is_typed(site: Pages) -> None:
+    shown = edit(opened(site, "ring"), "ring")
+    box, behind = shown.locator("textarea"), shown.locator(".behind")
+    for code, parts in COLORED.items():
+        box.fill(code)
+        assert behind.text_content() == code
+        spans = behind.locator("span").all()
+        assert [(each.get_attribute("class"), each.text_content()) for each in spans] == parts
+    box.fill("x" * 300 + "\n" * 60 + "#")
+    box.evaluate("box => box.scrollTo(120, 300)")
+    moved = behind.locator("code")
+    expect(moved).to_have_attribute("style", "transform: translate(-120px, -300px);")
+    styles = ["font", "lineHeight", "letterSpacing", "tabSize", "paddingLeft", "paddingTop"]
+    look = f"it => {styles}.map((name) => getComputedStyle(it)[name])"
+    assert box.evaluate(look) == behind.evaluate(look)
+    inside = "it => getComputedStyle(it).font"
+    assert behind.locator("span").first.evaluate(inside) == box.evaluate(inside)
+
+
+def test_code_is_judged_while_one_types_without_a_word_on_mistakes(site: Pages) -> None:
+    page = opened(site, "broadcast")
+    shown = edit(page, "broadcast", "def broadcast(ranks)\n")
+    now, verdict = shown.locator(".now"), shown.locator(".verdict")
+    expect(now).to_have_text("Not yet, as it stands.")
+    expect(now).to_have_attribute("aria-live", "polite")
+    expect(shown.locator(".gutter .wrong")).to_have_count(0)
+    shown.locator("textarea").fill(PUZZLES["broadcast"].solution)
+    expect(now).to_have_text("✓ Right as it stands: press Run.")
+    expect(shown.locator("textarea")).to_be_focused()
+    expect(verdict).to_be_empty()
+    assert "stars" not in json.loads(page.evaluate("localStorage['minidist.puzzles']"))["broadcast"]
+    expect(ran(shown)).to_contain_text("Right.")
+    expect(now).to_be_empty()
+
+
+def test_what_never_ends_is_tried_once_and_again_after_a_run(site: Pages) -> None:
+    code = EDITABLE["ring"].stub
+    shown = edit(opened(site, "ring", limit='data-limit="2000"'), "ring", "while True: pass\n")
+    now, box = shown.locator(".now"), shown.locator("textarea")
+    expect(now).to_have_text("It does not end, as it stands. Press Run to go on.")
+    shown.evaluate("figure => { figure.dataset.limit = 60000; }")
+    box.fill(code)
+    expect(ran(shown)).to_contain_text("Right.")
+    box.fill("x = 1\n")
+    expect(now).to_have_text("Not yet, as it stands.")
 
 
 # ---- what goes wrong ----
@@ -282,7 +342,7 @@ def test_what_runs_reaches_no_listener_and_nothing_stored(
     forged = json.dumps({"right": True, "says": ["Right"], "marks": [], "drawn": drawn})
     shown.locator("textarea").fill(f"from browser import self\nself.postMessage({forged!r})")
     ran(shown)
-    expect(shown.get_by_text("forged")).to_be_visible()
+    expect(shown.get_by_text("forged", exact=True)).to_be_visible()
     assert page.evaluate(f"fetch('{address}/page').then(({{ status }}) => status)") == 200
     assert asked == ["/page"]
     assert found == dict.fromkeys(WAYS_OUT, "shut")
@@ -319,7 +379,7 @@ def test_what_is_kept_may_be_spoiled(site: Pages) -> None:
     expect(ran(edit(page, "broadcast"))).to_contain_text("Right.")
 
 
-@pytest.mark.parametrize("missing", ["python.js", "editor.js", "editor.css"])
+@pytest.mark.parametrize("missing", ["python.js", "colored.js", "editor.js", "editor.css"])
 def test_a_missing_file_is_said_and_can_be_loaded_later(missing: str, site: Pages) -> None:
     page = opened(site, "broadcast")
     file = site.folder / "_static" / missing

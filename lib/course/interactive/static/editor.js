@@ -6,7 +6,9 @@
   const { kept, keep, lost, whenKept, load } = globalThis.minidistKept;
   const { starsOf } = globalThis.minidistPuzzles;
   const { lanes } = globalThis.minidistSliders;
+  const colored = (code) => globalThis.minidistColored(code); // it may come after this file
   const LIMIT = 2000; // ms that what a reader wrote may run
+  const PAUSE = 800; // ms without a key, after which it is tried
 
   // ---- Python, in a worker ----
 
@@ -42,14 +44,22 @@
     });
   }
 
-  async function run(source, task, limit) {
+  // One after the other: there is one Python, and an answer does not say to what.
+  let last = Promise.resolve();
+  function run(...call) {
+    const report = last.then(() => runNow(...call));
+    last = report.catch(() => {});
+    return report;
+  }
+
+  async function runNow(source, task, limit) {
     const { frame, port } = await start();
     return new Promise((done) => {
       const stop = (why) => {
         frame.remove();
         python = null;
         start(); // so that the next run need not wait
-        done({ right: false, says: [why], marks: [], output: "", more: 0 });
+        done({ right: false, stopped: true, says: [why], marks: [], output: "", more: 0 });
       };
       const endless = "It ran for two seconds, and was stopped. Is there a loop that never ends?";
       const timer = setTimeout(stop, limit, endless);
@@ -185,17 +195,20 @@
         spellcheck: "false", autocapitalize: "off", autocomplete: "off", wrap: "off",
       });
       this.gutter = html("pre", { class: "gutter", "aria-hidden": "true" });
+      this.colors = html("code");
+      const behind = html("pre", { class: "code behind highlight", "aria-hidden": "true" }, this.colors);
       this.box.oninput = () => this.typed();
-      this.box.onscroll = () => (this.gutter.scrollTop = this.box.scrollTop);
+      this.box.onscroll = () => this.scroll();
       this.box.onkeydown = (event) => this.press(event);
-      const text = html("div", { class: "text" }, this.gutter, this.box);
+      const text = html("div", { class: "text" }, behind, this.gutter, this.box);
       const help = "Tab indents; Esc, then Tab, leaves the box. Ctrl+Enter runs.";
       this.said = html("div", { class: "verdict", role: "status" });
       this.result = html("div", { class: "result" });
       const run = button("Run", () => this.run());
       run.className = "run";
+      this.now = html("span", { class: "now", "aria-live": "polite" });
       this.toBest = button("My best answer", () => this.replace(this.kept.best));
-      controls.replaceChildren(run, button("Reset", () => this.reset()), this.toBest, ...this.chooser);
+      controls.replaceChildren(run, button("Reset", () => this.reset()), this.toBest, this.now, ...this.chooser);
       controls.before(text, html("p", { class: "hint", id: keys }, help));
       controls.after(this.said, this.result);
     }
@@ -216,9 +229,38 @@
     typed() {
       this.number();
       this.keep({ code: this.box.value });
+      clearTimeout(this.pause);
+      if (!this.endless) this.pause = setTimeout(() => this.tryOut(), PAUSE);
+    }
+
+    scroll() {
+      this.gutter.scrollTop = this.box.scrollTop;
+      this.colors.style.transform = `translate(${-this.box.scrollLeft}px, ${-this.box.scrollTop}px)`;
+    }
+
+    // In a pause it is judged without a word on mistakes, of which unfinished code is full. What
+    // never ends is tried once; then only Run tries again.
+    async tryOut() {
+      const code = this.box.value;
+      if (this.running) return;
+      const { right, stopped } = await run(code, this.task, this.limit).catch(() => ({}));
+      this.endless = stopped;
+      if (this.running || this.box.value !== code || right === undefined) return;
+      const [good, bad] = ["✓ Right as it stands: press Run.", "Not yet, as it stands."];
+      this.sayNow(right ? good : stopped ? "It does not end, as it stands. Press Run to go on." : bad);
+    }
+
+    // Said only if it has changed: a screen reader says it again each time.
+    sayNow(text) {
+      if (this.now.textContent !== text) this.now.textContent = text;
+    }
+
+    get limit() {
+      return Number(this.figure.dataset.limit) || LIMIT;
     }
 
     number(wrong = 0) {
+      this.colors.replaceChildren(...colored(this.box.value));
       const count = this.box.value.split("\n").length;
       const each = Array.from({ length: count }, (_, at) =>
         html("span", at + 1 === wrong ? { class: "wrong" } : {}, at + 1));
@@ -264,13 +306,15 @@
     async run() {
       if (this.running) return;
       this.running = true;
+      this.endless = false;
+      clearTimeout(this.pause);
+      this.sayNow("");
       this.number();
       this.say("Running …");
       this.result.replaceChildren();
       try {
-        const limit = Number(this.figure.dataset.limit) || LIMIT;
         const code = this.box.value; // it may change before the report comes
-        this.show(await run(code, this.task, limit), code);
+        this.show(await run(code, this.task, this.limit), code);
       } catch (error) {
         this.say(error.message);
       }

@@ -25,7 +25,7 @@
     async function edit() {
       open.disabled = true; // pressed twice, it would bring two boxes
       try {
-        await Promise.all(["editor.css", "editor.js"].map(load));
+        await Promise.all(["editor.css", "colored.js", "editor.js"].map(load));
         new globalThis.MinidistEditor(figure, controls);
       } catch ({ message }) {
         open.disabled = false;
