@@ -89,6 +89,12 @@
       const parts = text.split(/(?<=[\w)][._]|[(,=/|])(?=[\w.])|(?<=[a-z]{3})(?=[A-Z][a-z])/);
       if (parts.length > 1) part.replaceChildren(...parts.flatMap((each) => [each, document.createElement("wbr")]));
     }
+    for (const heading of document.querySelectorAll("article :is(h1, h2, h3)")) {
+      for (const text of [...heading.childNodes].filter(({ nodeType }) => nodeType === Node.TEXT_NODE)) {
+        const parts = text.data.split(/(?<=[A-Za-z]{4}[a-z])(?=[A-Z][a-z])/);
+        text.replaceWith(...parts.flatMap((each, i) => (i ? [document.createElement("wbr"), each] : [each])));
+      }
+    }
   }
 
   // A column of sentences says so: on a phone it would have a word a line.

@@ -310,6 +310,12 @@ def test_an_enlarged_picture_can_be_read_by_day_and_at_night(tab: Page) -> None:
         assert (ground == "rgb(255, 255, 255)") == (mode == "light")
 
 
+def test_a_long_name_in_a_heading_breaks_where_its_words_do(tab: Page) -> None:
+    open_page(tab, "book/api/torch.html", PHONE)
+    heading = tab.locator("h2", has_text="ZeroRedundancyOptimizer")
+    assert "ZeroRedundancy<wbr>Optimizer" in heading.inner_html()
+
+
 def test_words_that_were_searched_can_be_read_in_contents_and_text(tab: Page) -> None:
     open_page(tab, "book/ring.html", DESK)
     tab.evaluate("""const texts = document.querySelectorAll(".bd-links a, article :is(p, p a)");
