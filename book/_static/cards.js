@@ -1,5 +1,5 @@
-// Under a link to a term stands what the term means, and under one to a figure of the page the
-// figure, as long as the pointer or the focus is there. Escape takes it away.
+// Under a link to a term stands what the term means; under one to a figure the figure, or its first
+// sentence if another page has it; as long as the pointer or the focus is there. Escape takes it away.
 (() => {
   "use strict";
   const DELAY = 200; // ms: a pointer that only passes opens nothing
@@ -16,25 +16,27 @@
     return top >= 0 && bottom <= innerHeight;
   }
 
+  function paragraph(text) {
+    const node = document.createElement("p");
+    node.textContent = text;
+    return node;
+  }
+
   // The figure's picture, and the first sentence of its caption.
-  function figureOf(link) {
-    const figure = document.getElementById(decodeURIComponent(link.hash.slice(1)));
-    const picture = figure?.querySelector(".picture > img");
-    if (!picture || isSeen(picture)) return [];
+  function partsOf(figure, picture) {
     const image = new Image();
     Object.assign(image, { src: picture.src, alt: "", className: picture.className });
-    const text = document.createElement("p");
-    const caption = figure.querySelector(".caption-text")?.textContent ?? "";
-    text.textContent = /^.+?[.!?](?=\s|$)/su.exec(caption)?.[0] ?? caption;
-    const formula = figure.querySelector(".caption-text mjx-container"); // its letters are no text
-    return formula ? [image] : [image, text];
+    const caption = figure.querySelector(".caption-text");
+    if (!caption || caption.querySelector("mjx-container")) return [image]; // a formula is no text
+    const text = caption.textContent;
+    return [image, paragraph(/^.+?[.!?](?=\s|$)/su.exec(text)?.[0] ?? text)];
   }
 
   function content(link) {
-    if (!link.dataset.says) return figureOf(link);
-    const text = document.createElement("p");
-    text.textContent = link.dataset.says;
-    return [text];
+    const figure = document.getElementById(decodeURIComponent(link.hash.slice(1)));
+    const picture = figure?.querySelector(".picture > img");
+    if (picture) return isSeen(picture) ? [] : partsOf(figure, picture);
+    return link.dataset.says ? [paragraph(link.dataset.says)] : [];
   }
 
   function place(link) {
@@ -56,8 +58,8 @@
   const close = () => (clearTimeout(timer), (card.hidden = true));
   const later = (then, ...rest) => (clearTimeout(timer), (timer = setTimeout(then, DELAY, ...rest)));
 
-  const FIGURE = "a.reference.internal[href^='#']:has(> .std-numref)";
-  for (const link of document.querySelectorAll(`article a.reference[title][href*='#term-'], article ${FIGURE}`)) {
+  const LINKS = ["a.reference[title][href*='#term-']", "a.reference.internal[href*='#']:has(> .std-numref)"];
+  for (const link of document.querySelectorAll(LINKS.map((each) => `article ${each}`))) {
     if (link.title) {
       link.ariaDescription = link.dataset.says = link.title;
       link.removeAttribute("title"); // or the browser would show it a second time

@@ -118,10 +118,13 @@ def test_a_page_describes_itself_to_those_who_link_to_it(
 
 
 @on_all_pages
-def test_a_link_to_a_term_says_what_it_means(name: str, page: BeautifulSoup) -> Iterator[object]:
+def test_a_link_to_a_term_or_another_pages_figure_says_what_it_is(
+    name: str, page: BeautifulSoup
+) -> Iterator[object]:
     if name == "book/glossary.html":
         return
-    for link in page.select('article a[href*="glossary.html#term-"]'):
+    figures = 'article a[href*=".html#fig-"]:has(> .std-numref)'
+    for link in page.select(f'article a[href*="glossary.html#term-"], {figures}'):
         meaning = str(link.get("title", ""))
         if len(meaning) < 10 or "\\" in meaning:
             yield f"{link.text}: {meaning!r}"
