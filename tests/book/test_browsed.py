@@ -310,6 +310,16 @@ def test_an_enlarged_picture_can_be_read_by_day_and_at_night(tab: Page) -> None:
         assert (ground == "rgb(255, 255, 255)") == (mode == "light")
 
 
+def test_the_button_that_leads_back_to_the_top_can_be_read(tab: Page) -> None:
+    open_page(tab, "book/ring.html", PHONE)
+    tab.evaluate("scrollTo({ top: 4000, behavior: 'instant' })")
+    tab.evaluate("scrollTo({ top: 2000, behavior: 'instant' })")
+    expect(tab.locator("#pst-back-to-top")).to_be_visible()
+    for mode in ("light", "dark"):
+        found = violations(tab, mode, CONTRAST)
+        assert not [each for each in found if "back-to-top" in each]
+
+
 def test_a_long_name_in_a_heading_breaks_where_its_words_do(tab: Page) -> None:
     open_page(tab, "book/api/torch.html", PHONE)
     heading = tab.locator("h2", has_text="ZeroRedundancyOptimizer")

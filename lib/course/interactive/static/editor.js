@@ -192,7 +192,7 @@
       this.box = html("textarea", {
         class: "code",
         "aria-label": `Code: ${title}`, "aria-describedby": keys,
-        spellcheck: "false", autocapitalize: "off", autocomplete: "off", wrap: "off",
+        spellcheck: "false", autocapitalize: "off", autocomplete: "off", autocorrect: "off", wrap: "off",
       });
       this.gutter = html("pre", { class: "gutter", "aria-hidden": "true" });
       this.colors = html("code");
