@@ -1,14 +1,18 @@
 """The milestones after FSDP: a lesson with a mistake in it gets a diagnosis."""
 
 import socket
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import torch
+from torch.nn.functional import scaled_dot_product_attention
 
 from course.ask.verdict import Wrong
 from course.project import held, report, wire
 from course.project.check import Sent, check_sent
+from course.project.computed import MORE, Computed, compare_computed
 from course.project.held import Held
 from course.project.milestones import MILESTONES
 from course.project.models import Drawn
@@ -75,6 +79,35 @@ def test_what_is_held_may_be_a_little_more() -> None:
         held.compare_held(Held(13 * 10**5, 10**6), least, "Keep less.")
     with pytest.raises(Wrong, match="process of this rank grow by 2,000,000 bytes"):
         held.compare_held(Held(10**6, 2 * 10**6), least, "")
+
+
+def test_a_product_counts_however_it_is_called() -> None:
+    x, y = torch.ones(3, 4).double(), torch.ones(4, 5).double()
+    ways: dict[str, Callable[[], object]] = {
+        "at once": lambda: x @ y,
+        "by rows": lambda: [each @ y for each in x],
+        "written out": lambda: x[:, :, None] * y,
+        "by its name": lambda: torch.einsum("ab,bc->ac", x, y),
+    }
+    for way, product in ways.items():
+        with Computed() as count:
+            product()
+        assert 60 <= count.lines.total() < 80, way
+    q = torch.ones(1, 2, 3, 4).requires_grad_()
+    with Computed() as count:
+        scaled_dot_product_attention(q, q, q).sum().backward()
+    assert count.lines.total() >= 2 * 3 * 3 * 4 * (2 + 5)
+
+
+def test_twice_as_many_multiplications_may_be_made_and_three_times_as_many_not() -> None:
+    counts = [Computed() for _ in range(3)]
+    for count, factor in zip(counts, (1, MORE, MORE + 0.5), strict=True):
+        count.lines["tensor.py, line 3"], count.lines[""] = int(100 * factor), int(900 * factor)
+    least, enough, many = counts
+    compare_computed(enough, least, "")
+    told = r"computes 3.0 times .* 3,000 mul.* in tensor.py, line 3; 1,000 are enough\. Less\."
+    with pytest.raises(Wrong, match=told):
+        compare_computed(many, least, "Less.")
 
 
 def test_sizes_are_drawn_from_the_seed_and_named() -> None:

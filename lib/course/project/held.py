@@ -1,7 +1,8 @@
 """A rank's memory in a step: the most bytes of tensors, and what its process keeps elsewhere.
 
 For each milestone after FSDP there is a step of training large enough to see what is held: all
-weights, all experts, all keys, or the activations of all micro-batches.
+weights, all experts, all keys, or the activations of all micro-batches. What it computes is counted
+in one of them, or in one that has more to compute.
 """
 
 import ctypes
@@ -17,6 +18,7 @@ from torch.nn.functional import gelu, mse_loss
 from torch.optim import SGD
 
 from course.ask.verdict import Wrong
+from course.project.computed import Computed, compare_computed
 from course.project.models import draw, mlp
 from course.project.scenarios import Tally, step_all
 from course.project.submission import LESSON, found, without_lesson
@@ -102,9 +104,9 @@ def tensor(file: Any, comm: Tally) -> Step:
     return partial(_backward, blocks, blocks, x)
 
 
-def context(file: Any, comm: Tally, learns: bool = True) -> Step:
+def context(file: Any, comm: Tally, learns: bool = True, tokens: int = 4, width: int = 256) -> Step:
     """Attention with few tokens per rank and wide heads; forward alone unless it `learns`."""
-    full = draw(0, 3, 4, 4 * comm.ranks, 256)
+    full = draw(0, 3, 4, tokens * comm.ranks, width)
     own = [file.split(each, True).clone().requires_grad_(learns) for each in full]
 
     def step() -> None:
@@ -122,8 +124,14 @@ def attend(file: Any, comm: Tally) -> Step:
     return context(file, comm, learns=False)
 
 
+def long(file: Any, comm: Tally) -> Step:
+    """Attention with so many tokens that products are most of what is computed."""
+    return context(file, comm, tokens=64, width=32)
+
+
 def expert(kind: Any, comm: Tally) -> Step:
     """A layer with few tokens and large experts."""
+    torch.manual_seed(3)  # tokens go the same ways with every file
     router, width = nn.Linear(64, 2 * comm.ranks).double(), 64
     experts = nn.ModuleList(mlp(width, 256, width) for _ in range(2 * comm.ranks))
     layer = kind(router, experts, comm, 2, None, comm.exchange)
@@ -159,14 +167,19 @@ def _backward(model: Any, optimizer: Any, x: torch.Tensor) -> None:
 
 
 def check_held(written: Any, milestone: Any) -> None:
-    """On a rank: raise Wrong if a step holds more than that of `from_scratch`."""
+    """On a rank: raise Wrong if a step computes or holds more than that of `from_scratch`."""
     lesson = found(LESSON, milestone.file, *milestone.names)
+    if milestone.computes:
+        enough = computed(lesson, milestone.computes)
+        with without_lesson():
+            own = computed(written, milestone.computes)
+        compare_computed(own, enough, milestone.part)
     for make in milestone.held:
         of_a_step(lesson, make)  # what is loaded once
         least = of_a_step(lesson, make)
         with without_lesson():
-            own = of_a_step(written, make)
-        compare_held(own, least, milestone.holds)
+            held = of_a_step(written, make)
+        compare_held(held, least, milestone.holds)
 
 
 def compare_held(own: Held, least: Held, holds: str) -> None:
@@ -188,3 +201,12 @@ def of_a_step(written: Any, make: Callable[[Any, Tally], Step]) -> Held:
     comm = Tally(Ours(algorithm="shared_memory"))  # its buffers are no tensors
     comm.all_reduce(torch.ones(LARGEST))
     return measured(lambda: make(written, comm))
+
+
+def computed(written: Any, make: Callable[[Any, Tally], Step]) -> Computed:
+    """What the reader's code computes in one of the steps above."""
+    step = make(written, Tally(Ours(algorithm="ring")))
+    count = Computed()
+    with count:
+        step()
+    return count

@@ -49,6 +49,8 @@ class Milestone:
     overlap: float = 0.0  # the share of `from_scratch`'s that is enough, as ways to overlap differ
     held: tuple[Any, ...] = ()  # steps of which it counts what a rank holds: see `held.py`
     holds: str = ""  # what a rank should hold, to say where it is more
+    computes: Any = None  # a step of which it counts what a rank multiplies
+    part: str = ""  # what a rank should compute, to say where it is more
     apart: int = 1  # messages that may be sent for one of `from_scratch`
     fewest: str = ""  # what to say of fewer messages; fewer are right if this is ""
 
@@ -88,8 +90,10 @@ MILESTONES = {
         layers.pipeline,
         layers.PIPELINES,
         held=(held.pipeline,),
+        computes=held.pipeline,
         holds="Drop what a micro-batch needs once its backward is done, and work in the order of "
         "`works`, by which few are under way.",
+        part="Run the stages of this rank, and no others.",
         fewest="each micro-batch travels by itself, as soon as a stage has computed it.",
     ),
     "tensor parallelism": Milestone(
@@ -99,7 +103,10 @@ MILESTONES = {
         layers.tensor,
         layers.SEQUENCES,
         held=(held.tensor,),
+        computes=held.tensor,
         holds="Keep this rank's part of each weight, not a view of all of it.",
+        part="Multiply by this rank's part of each weight alone: the sum over the ranks brings the "
+        "rest, so nobody needs the whole layer.",
     ),
     "context parallelism": Milestone(
         "context",
@@ -108,7 +115,9 @@ MILESTONES = {
         layers.context,
         layers.PIECES,
         held=(held.attend, held.context),
+        computes=held.long,
         holds="Keep one block of keys and values, and the one that arrives.",
+        part="Attend from this rank's own tokens alone: each of the others attends from its own.",
         apart=2,  # keys and values
     ),
     "experts": Milestone(
@@ -118,7 +127,10 @@ MILESTONES = {
         layers.expert,
         layers.CHOICES,
         held=(held.expert,),
+        computes=held.expert,
         holds="Keep this rank's experts, and no others.",
+        part="Run this rank's experts on the tokens that come to them: tokens travel so that "
+        "nobody needs every expert.",
     ),
     "local SGD": Milestone(
         "local_sgd",
