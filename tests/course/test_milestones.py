@@ -34,7 +34,7 @@ def on_a_rank(name: str) -> tuple[dict[str, str], dict[str, Cost]]:
     for way, spoil in RESULTS.items():
         train, comm = spoiled(milestone.train, spoil), Tally(Ours(algorithm="ring"))
         try:
-            for each in training(kind, comm, Drawn(0), train, *MODELS["three layers"]):
+            for each in training(kind, comm, Drawn(0), train, MODELS["three layers"]):
                 compare(each.what, each.mine, each.right)
             said[way] = "right"
         except Wrong as error:

@@ -136,7 +136,7 @@ def cost(kind: type, milestone: Milestone) -> Cost:
         counted, seen, early, on_wire = traffic(milestone, kind, build(), one)
         (most, kept), twice = memory(milestone, kind, one), 0
         if milestone.file == "fsdp":
-            again = traffic(milestone, kind, Twice(), torch.ones(1, 5).double())
+            again = traffic(milestone, kind, Twice(5), torch.ones(1, 5).double())
             twice = len(again.counted.calls)
     return Cost(
         calls=len(counted.calls),

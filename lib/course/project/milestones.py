@@ -10,7 +10,7 @@ from torch.optim import SGD
 
 from course.ask.forbidden import without_minidist, without_torch, without_wrappers
 from course.project import held, layers, scenarios
-from course.project.models import EITHER_ORDER, MODELS, squares
+from course.project.models import EITHER_ORDER, MODELS, Task, squares, uneven
 from course.project.scenarios import COLLECTIVES, Cases, Scenario
 from course.project.trained import Train, with_ddp, with_fsdp, with_zero, with_zero_3
 
@@ -58,10 +58,12 @@ class Milestone:
 def trains(file: str, name: str, train: Train, moved: int = 2, **limits: Any) -> Milestone:
     """A way to train; in ZeRO and FSDP all ranks must reach units in one order."""
     models = {
-        model: case for model, case in MODELS.items() if file == "ddp" or model != EITHER_ORDER
+        model: (train, task)
+        for model, task in MODELS.items()
+        if file == "ddp" or model != EITHER_ORDER
     }
-    drawn = {"layers of drawn widths, trained by SGD": (None, squares, SGD)}
-    cases = {model: (train, *case) for model, case in {**drawn, **models}.items()}
+    odd = {"layers of drawn widths, trained by SGD": (train, Task(uneven, squares), SGD)}
+    cases = {**odd, **models}
     return Milestone(file, (name,), WRAPPING, scenarios.training, {}, cases, train, moved, **limits)
 
 

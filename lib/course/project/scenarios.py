@@ -19,7 +19,7 @@ from torch.optim import SGD, AdamW, Optimizer
 import minidist
 from course.ask.verdict import many
 from course.project import journal
-from course.project.models import ROWS, Drawn, Loss, mlp
+from course.project.models import Drawn, Task, mlp
 from course.project.trained import LEARNING_RATE, Make, Train, Trained
 from minidist.collectives.call import record
 from minidist.comm.comm import Pending, Start
@@ -101,51 +101,85 @@ def training(
     comm: Tally,
     drawn: Drawn,
     train: Train,
-    build: Callable[[], nn.Module] | None,
-    loss: Loss,
+    task: Task,
     optimizer: Make = AdamW,
 ) -> Iterator[Found]:
-    """Four steps from rank 0's weights, each rank with its rows. None builds drawn layers."""
-    torch.manual_seed(3)
-    widths = [] if build else [drawn.size(f"width {number}", 1, 11) for number in (1, 2, 3)]
-    net = build() if build else mlp(5, *widths, 2)
-    alone, share = deepcopy(net), ROWS // comm.ranks
-    with torch.no_grad():
-        for tensor in [*net.parameters(), *net.buffers()]:
-            tensor.add_(comm.rank)  # rank 0's must win
-    trained = train(kind, net, comm, CAP, optimizer)
+    """Four steps from rank 0's weights, each rank with its rows."""
+    torch.manual_seed(drawn.seed)
+    net = task.build(drawn)
+    drawn.size("rows of a rank", 1, 20)
+    alone, own = deepcopy(net), shifted(net, comm.rank)  # rank 0's must win
+    buffers = dict(deepcopy(own).named_buffers())
+    trained = train(kind, own, comm, CAP, optimizer)
     right = Trained(alone, optimizer(alone.parameters(), lr=LEARNING_RATE))
-    scaled: dict[str, nn.Module] = {}  # trained for a step with gradients of another scale
+    slips = unlike(alone, comm.ranks)
     for step in range(4):
-        own = loss(trained.model, step, slice(comm.rank * share, (comm.rank + 1) * share))
-        trained.step(own)
-        whole = loss(alone, step, slice(None))
-        mean = own.detach() / comm.ranks
+        rows = task.batch(drawn, step, comm.ranks)
+        loss = task.loss(trained.model, rows[comm.rank])
+        trained.step(loss)
+        whole = task.loss(alone, rows.flatten(0, 1))
+        mean = loss.detach() / comm.ranks
         journal.write(f"end of step {step + 1}")  # a rank that waits before it is named
         dist.all_reduce(mean)
-        slips = {told: loss(other, step, slice(None)) for told, other in scaled.items()}
-        what = f"the mean loss of all ranks in step {step + 1}"
-        yield Found(what, mean, whole, slips if step == 1 else {})
-        if step == 0 and optimizer is SGD and comm.ranks > 1:
-            scaled = _scaled(alone, loss, comm.ranks)
+        made = {
+            told: torch.stack([*map(task.loss, models, rows)]).mean()
+            for told, models in slips.items()
+        }
+        yield Found(f"the mean loss of all ranks in step {step + 1}", mean, whole, made)
+        first = step == 0 and optimizer is SGD
+        slips = apart(alone, rows, task, comm.ranks) if first else {}
         right.step(whole)
     for name, weight in trained.weights().items():
-        yield Found(f"{name} after all steps", weight, alone.get_parameter(name))
-    for name, buffer in net.named_buffers():
-        yield Found(name, buffer, alone.get_buffer(name))
+        yield Found(f"the weight {name} after all steps", weight, alone.get_parameter(name))
+    for name, buffer in own.named_buffers():
+        slip = {"It is this rank's own: send rank 0's buffers, too.": buffers[name]}
+        yield Found(f"the buffer {name} after all steps", buffer, alone.get_buffer(name), slip)
 
 
-def _scaled(net: nn.Module, loss: Loss, ranks: int) -> dict[str, nn.Module]:
-    """The model after its first step, where gradients are not averaged once."""
-    found = {}
-    for factor, told in (
-        (ranks, f"The gradients are added up over {ranks} ranks, and not divided by their number."),
-        (1 / ranks, "The gradients are divided twice by the number of ranks."),
-    ):
-        found[told] = other = deepcopy(net)
-        torch.autograd.backward(factor * loss(other, 0, slice(None)))
+Slips = dict[str, list[nn.Module]]  # a sentence about a mistake → the model that each rank then has
+
+
+def shifted(net: nn.Module, rank: int, weights: bool = True) -> nn.Module:
+    """The model as a rank makes it, all of whose numbers are others; or only its buffers."""
+    net = deepcopy(net)
+    with torch.no_grad():
+        for tensor in [*(net.parameters() if weights else ()), *net.buffers()]:
+            tensor.add_(rank)
+    return net
+
+
+def unlike(net: nn.Module, ranks: int) -> Slips:
+    """The models that start otherwise than as rank 0's."""
+    own = "Every rank starts with its own weights: send rank 0's to all."
+    slips = {own: [shifted(net, rank) for rank in range(ranks)]}
+    if any(True for _ in net.buffers()):
+        told = "Every rank has its own buffers: send rank 0's to all, as its weights."
+        slips[told] = [shifted(net, rank, weights=False) for rank in range(ranks)]
+    return slips if ranks > 1 else {}
+
+
+def apart(net: nn.Module, rows: Tensor, task: Task, ranks: int) -> Slips:
+    """The models after their first step, where gradients are not averaged once."""
+
+    def stepped(rows: Tensor, factor: float) -> nn.Module:
+        other = deepcopy(net)
+        torch.autograd.backward(factor * task.loss(other, rows))
         step_all([SGD(other.parameters(), LEARNING_RATE)])
-    return found
+        return other
+
+    every, many = rows.flatten(0, 1), ranks
+    sums = f"The gradients are added up over {many} ranks, and not divided by their number."
+    slips = {
+        sums: many * [stepped(every, many)],
+        "The gradients are divided twice by the number of ranks.": many
+        * [stepped(every, 1 / many)],
+        "Each rank has stepped by its own gradient: it is not averaged.": [
+            stepped(own, 1) for own in rows
+        ],
+        "It is the loss of the weights before step 1: the model does not use those that the "
+        "optimizer has stepped on.": many * [deepcopy(net)],
+    }
+    return slips if ranks > 1 else {}
 
 
 def local_sgd(
