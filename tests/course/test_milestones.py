@@ -62,7 +62,7 @@ def test_what_is_spoiled_on_the_way_is_refused(name: str, monkeypatch: pytest.Mo
     monkeypatch.setattr(costs, "reference", lambda _: of_all(right))
     check_cost(right, name)
     refused = {"twice": "together send", "keeps": "at the peak" if milestone.lean else ""}
-    refused["hoards"] = "let the process of a rank grow" if milestone.lean else ""
+    refused["hoards"] = "let the process of rank 0 grow" if milestone.lean else ""
     refused["waits"] = "times in a step a call is on its way" if milestone.overlap else ""
     for way, why in refused.items():
         spoilt = [measured[way] for _, measured in of_ranks]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch.nn.functional import scaled_dot_product_attention
 
 from course.ask.verdict import Wrong
@@ -15,7 +16,7 @@ from course.project.check import Sent, check_sent
 from course.project.computed import MORE, Computed, compare_computed
 from course.project.held import Held
 from course.project.milestones import MILESTONES
-from course.project.models import Drawn
+from course.project.models import Drawn, uneven
 from tests.course.milestones import SCENARIOS, diagnosed, graded, lesson
 from tools.work import stub
 
@@ -45,8 +46,14 @@ LEAST = Sent(4, 400, 700, [], "COURSE_SEED=5")
 @pytest.mark.parametrize(
     ("own", "told"),
     [
-        (LEAST._replace(messages=1), "sends 1 message and 400 bytes; expected 4 messages: each"),
-        (LEAST._replace(messages=5), "sends 5 messages and 400 bytes; 4 and 400 are enough"),
+        (
+            LEAST._replace(messages=1),
+            "sends 1 message with 400 bytes in all, expected 4 messages with 400: e",
+        ),
+        (
+            LEAST._replace(messages=5),
+            "sends 5 messages with 400 bytes in all, where 4 messages with 400 wo",
+        ),
         (LEAST._replace(nbytes=100), "100 of the 400 bytes that it takes went through `isend`"),
         (LEAST._replace(wire=9000), "puts 9,000 bytes on the network, headers included; 700 are"),
     ],
@@ -117,3 +124,14 @@ def test_sizes_are_drawn_from_the_seed_and_named() -> None:
     assert str(Drawn(3)) == "COURSE_SEED=3"
     assert str(drawn[3]) == f"drawn: H {Drawn(3).size('', 6, 9)}; COURSE_SEED=3"
     assert not drawn[3].numbers(0, 4).equal(drawn[4].numbers(0, 4))
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 5])
+def test_ranks_never_share_out_the_first_model_evenly(
+    ranks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dist, "get_world_size", lambda: ranks)
+    drawn = [Drawn(seed) for seed in range(20)]
+    numels = [sum(each.numel() for each in uneven(each).parameters()) for each in drawn]
+    assert all(numel % ranks for numel in numels)
+    assert len({str(each).partition("; ")[0] for each in drawn}) == 20

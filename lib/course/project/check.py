@@ -33,6 +33,7 @@ class Sent(NamedTuple):
     wire: int  # bytes that its process has put on the network, by whatever call
     batches: Batches  # messages that it posts itself
     drawn: str  # sizes
+    calls: str = ""  # a sentence on the learner's lines that send
 
 
 def check_cases(written: Any, milestone: Milestone, seed: int) -> dict[str, Sent]:
@@ -57,11 +58,11 @@ def check_cases(written: Any, milestone: Milestone, seed: int) -> dict[str, Sent
 
 def check_sent(milestone: Milestone, own: Sent, least: Sent, where: str) -> None:
     """Raise Wrong if a rank sends more than `from_scratch`, less, or by other means."""
-    sent = f"this rank sends {many(own.messages, 'message')} and {own.nbytes:,} bytes"
-    enough = f"{least.messages} and {least.nbytes:,} are enough"
+    sent = f"this rank sends {many(own.messages, 'message')} with {own.nbytes:,} bytes in all"
+    expected = f"{many(least.messages, 'message')} with {least.nbytes:,}"
     wrong = ""
     if own.messages > milestone.apart * least.messages or own.nbytes > least.nbytes:
-        wrong = f"{sent}; {enough}."
+        wrong = f"{sent}, where {expected} would do.{own.calls}"
     elif own.nbytes < ENOUGH * least.nbytes:
         wrong = (
             f"{own.nbytes:,} of the {least.nbytes:,} bytes that it takes went through "
@@ -69,7 +70,7 @@ def check_sent(milestone: Milestone, own: Sent, least: Sent, where: str) -> None
             "be sent again."
         )
     elif milestone.fewest and own.messages < least.messages:
-        wrong = f"{sent}; expected {many(least.messages, 'message')}: {milestone.fewest}"
+        wrong = f"{sent}, expected {expected}: {milestone.fewest}{own.calls}"
     elif own.wire > SPARE[0] * least.wire + SPARE[1]:
         wrong = (
             f"this rank puts {own.wire:,} bytes on the network, headers included; "
@@ -93,14 +94,17 @@ def run(written: Any, milestone: Milestone, case: str, seed: int) -> Sent:
             for each in milestone.scenario(written, comm, drawn, *arguments):
                 compare(each.what, each.mine, each.right, each.slips, WHY.get(case, ""))
         except Wrong as wrong:
-            raise Wrong(f"{place(case)}{wrong} ({drawn})") from wrong
+            line = journal.line_of(wrong)
+            line = f"{line}; " if line and line not in str(wrong) else ""
+            raise Wrong(f"{place(case)}{wrong} ({line}{drawn})") from wrong
         except Exception as error:
             error.add_note(f'in case "{case}", {drawn}')
             raise
         on_wire = wire.sent() - before
+    calls = journal.calls()
     if "isend" in means.instead:
-        return Sent(len(sends(batches)), sum(sends(batches)), on_wire, batches, str(drawn))
-    return Sent(comm.messages_sent, comm.bytes_sent, on_wire, [], str(drawn))
+        return Sent(len(sends(batches)), sum(sends(batches)), on_wire, batches, str(drawn), calls)
+    return Sent(comm.messages_sent, comm.bytes_sent, on_wire, [], str(drawn), calls)
 
 
 def place(case: str) -> str:
@@ -157,6 +161,7 @@ def _both(found: Tensor, right: Tensor) -> str:
     texts = []
     for each in parts:
         shown = [f"{value:.{digits}g}" for value in each]
-        texts.append(f"[{', '.join(shown + ['...'] * (len(found) > start + SHOWN))}]")
+        every = ", ".join(shown + ["..."] * (len(found) > start + SHOWN))
+        texts.append(f"[{every}]" if len(found) > 1 else every)
     since = f"from element {start} on " if start else ""
     return f"{since}it is {texts[0]}, expected {texts[1]}"

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from course.ask.verdict import Wrong
-from course.project import wire
+from course.project import journal, wire
 from course.project.held import Held, measured
 from course.project.milestones import MILESTONES, Milestone
 from course.project.models import Twice, mlp
@@ -23,6 +23,8 @@ from minidist.comm.ours import Ours
 RANKS = 3  # on two, a gather of everything sends no more than an all-reduce
 WIDTH, LAYERS = 192, 8
 CAP = WIDTH * WIDTH * 8 / 2**20  # MiB: a bucket for each layer
+MODEL = LAYERS * WIDTH * (WIDTH + 1) * 8  # bytes
+IN = f"with {LAYERS} layers of {WIDTH} inputs and outputs in float64, on {RANKS} ranks, "
 STEPS = 3
 
 
@@ -39,6 +41,8 @@ class Cost(NamedTuple):
     passed: int  # gathers that are waited for before one that was called earlier
     twice: int  # calls of a step of the model in which a unit runs twice; of FSDP
     wire: int  # bytes that its process puts on the network, by whatever call
+    sent: str = ""  # a sentence on the learner's lines that make the calls
+    late: str = ""  # and on those that make them after backward
 
 
 class Overlapping(Around):
@@ -60,6 +64,7 @@ class Overlapping(Around):
 
     def around(self, name: str, full: torch.Tensor, call: Start, async_op: bool) -> Pending:
         """Make the call, and remember it until its wait."""
+        journal.write(name, nbytes=full.nbytes)
         self.look()
         work = call(async_op)
         if work is None:
@@ -94,6 +99,7 @@ class Traffic(NamedTuple):
     seen: Overlapping
     early: int  # calls before backward ends
     wire: int  # bytes that the process has put on the network, by whatever call
+    sent: tuple[str, str]  # sentences on the lines that make the calls, all and the late ones
 
 
 def traffic(milestone: Milestone, kind: type, net: nn.Module, rows: torch.Tensor) -> Traffic:
@@ -112,10 +118,12 @@ def traffic(milestone: Milestone, kind: type, net: nn.Module, rows: torch.Tensor
 
     for _ in range(STEPS):
         comm.clear()
+        journal.begin_case("a step of equal layers")
         overlapping.overlaps = overlapping.passed = 0
         before = wire.sent()
         step(trained._replace(synchronize=synchronize), rows)
-    return Traffic(comm, overlapping, early, wire.sent() - before)
+    sent = journal.calls(), journal.calls(early)
+    return Traffic(comm, overlapping, early, wire.sent() - before, sent)
 
 
 def memory(milestone: Milestone, kind: type, rows: torch.Tensor) -> Held:
@@ -133,7 +141,7 @@ def cost(kind: type, milestone: Milestone) -> Cost:
     """On a rank: what a step of a milestone's class sends and holds."""
     one = torch.ones(1, WIDTH).double()
     with without_lesson():
-        counted, seen, early, on_wire = traffic(milestone, kind, build(), one)
+        counted, seen, early, on_wire, (sent, late) = traffic(milestone, kind, build(), one)
         (most, kept), twice = memory(milestone, kind, one), 0
         if milestone.file == "fsdp":
             again = traffic(milestone, kind, Twice(5), torch.ones(1, 5).double())
@@ -149,6 +157,8 @@ def cost(kind: type, milestone: Milestone) -> Cost:
         passed=seen.passed,
         twice=twice,
         wire=on_wire,
+        sent=sent,
+        late=late,
     )
 
 
@@ -174,25 +184,27 @@ SPARE = {
     "wire": 1.1,
 }  # buckets are cut differently; pages are shared with others
 TOO_MUCH = {  # more than from_scratch's
-    "nbytes": "all {ranks} ranks together send {own:,} bytes in a step; {right:,} are enough: "
-    "{moved} (N - 1) times the model.",
-    "calls": "a step makes {own:,} calls, where {right:,} would do.",
-    "wire": "all {ranks} ranks together put {own:,} bytes on the network in a step, headers "
-    "included; {right:,} are enough. Send nothing beside the calls of `comm`.",
-    "peak": "a rank holds {own:,} bytes at the peak of a step; {right:,} are enough. What is held "
-    "longer than it is needed?",
-    "kept": "some steps let the process of a rank grow by {own:,} bytes; {right:,} are enough. "
-    "What is kept, and not in a tensor?",
+    "nbytes": "all ranks together send {own:,} bytes in a step, {many:.1f} (N - 1) times the "
+    "model; {right:,} are enough, {moved} (N - 1) times.{sent}",
+    "calls": "a step makes {own:,} calls, where {right:,} would do.{sent}",
+    "wire": "all ranks together put {own:,} bytes on the network in a step, headers included; "
+    "{right:,} are enough. Send nothing beside the calls of `comm`.",
+    "peak": "rank 0 holds {own:,} bytes at the peak of a step, {times:.1f} times the model; "
+    "{right:,} are enough, {enough:.1f} times. What is held longer than it is needed?",
+    "kept": "some steps let the process of rank 0 grow by {own:,} bytes, {times:.1f} times the "
+    "model; {right:,} are enough. What is kept, and not in a tensor?",
     "passed": "{own} times in a step a gather is waited for that was called after another: gather "
-    "one's own unit before the next.",
+    "one's own unit before the next.{sent}",
     "twice": "a step in which a unit runs twice takes {own} calls; {right} are enough. Gather a "
-    "unit only if its weights are not there.",
+    "unit only if its weights are not there.{sent}",
 }
 TOO_LITTLE = {  # less than the part of from_scratch's that is enough
     "overlaps": "{own} times in a step a call is on its way while a layer computes or another call "
     "is made; it could be {right} times. Make each call as early as you can, with async_op=True, "
-    "and wait as late as you can.",
-    "early": "{own} of {calls} calls are made before backward ends; it could be {right}.",
+    "and wait as late as you can.{sent}",
+    "early": "{own} of {calls} calls are made before backward ends; it could be {right}. Start a "
+    "bucket in the hook of the gradient that fills it; here the others wait for backward's "
+    "end.{late}",
     "nbytes": "{own:,} of the {right:,} bytes that it takes went through `comm`. Make its calls, "
     "and no others.",
 }
@@ -201,11 +213,13 @@ TOO_LITTLE = {  # less than the part of from_scratch's that is enough
 def check_cost(costs: Sequence[Cost], name: str) -> None:
     """Raise Wrong if a step costs more than that of `from_scratch`, or hides less of it."""
     milestone, own, right = MILESTONES[name], of_all(costs)._asdict(), reference(name)._asdict()
-    words = {"ranks": RANKS, "moved": milestone.moved, "calls": own["calls"]}
+    words = {key: own[key] for key in ("calls", "sent", "late")} | {"moved": milestone.moved}
 
     def wrong(measure: str, said: str) -> Wrong:
-        numbers = {"own": own[measure], "right": right[measure]}
-        return Wrong(f"the results are right, and {said.format(**words, **numbers)}")
+        mine, least = own[measure], right[measure]
+        sizes = {"times": mine / MODEL, "many": mine / MODEL / (RANKS - 1), "enough": least / MODEL}
+        text = said.format(own=mine, right=least, **words, **sizes)
+        return Wrong(f"{IN}the results are right, and {text}")
 
     for measure, said in TOO_MUCH.items():
         matters = milestone.lean or measure not in ("peak", "kept")

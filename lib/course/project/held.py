@@ -73,7 +73,7 @@ def of_the_process() -> int:
 
 
 def pipeline(kind: Any, comm: Tally) -> Step:
-    """A batch of twice as many micro-batches as ranks, by 1F1B; only who needs it has it."""
+    """10 micro-batches of 128 samples of 64 numbers by 1F1B, a stage on each rank."""
     micro, samples, width = 2 * comm.ranks, 128, 64
     works = sequence(one_f_one_b(comm.ranks, micro))
     nothing = torch.full((1, 1), torch.nan).double().expand(micro * samples, width)
@@ -92,7 +92,7 @@ def pipeline(kind: Any, comm: Tally) -> Step:
 
 
 def tensor(file: Any, comm: Tally) -> Step:
-    """Attention and a feed-forward block with few tokens."""
+    """Attention of width 160 and 640 hidden units, 4 tokens of a split sequence on each rank."""
     head, width, hidden = 32, 32 * comm.ranks, 128 * comm.ranks
     square = [draw(n, width, width) for n in range(4)]
     wide = draw(5, hidden, width), draw(6, width, hidden)
@@ -105,7 +105,7 @@ def tensor(file: Any, comm: Tally) -> Step:
 
 
 def context(file: Any, comm: Tally, learns: bool = True, tokens: int = 4, width: int = 256) -> Step:
-    """Attention with few tokens per rank and wide heads; forward alone unless it `learns`."""
+    """4 heads of width 256, 4 tokens on each rank in zigzag; forward alone unless it `learns`."""
     full = draw(0, 3, 4, tokens * comm.ranks, width)
     own = [file.split(each, True).clone().requires_grad_(learns) for each in full]
 
@@ -120,17 +120,20 @@ def context(file: Any, comm: Tally, learns: bool = True, tokens: int = 4, width:
 
 
 def attend(file: Any, comm: Tally) -> Step:
-    """Attention without gradients, whose peak hides what forward holds."""
+    """4 heads of width 256, 4 tokens on each rank in zigzag, without gradients.
+
+    The peak of backward hides what forward holds.
+    """
     return context(file, comm, learns=False)
 
 
 def long(file: Any, comm: Tally) -> Step:
-    """Attention with so many tokens that products are most of what is computed."""
+    """4 heads of width 32, 64 tokens on each rank in zigzag: most of it are products."""
     return context(file, comm, tokens=64, width=32)
 
 
 def expert(kind: Any, comm: Tally) -> Step:
-    """A layer with few tokens and large experts."""
+    """10 experts of width 64 with 256 hidden units, 8 tokens on each rank, top-2."""
     torch.manual_seed(3)  # tokens go the same ways with every file
     router, width = nn.Linear(64, 2 * comm.ranks).double(), 64
     experts = nn.ModuleList(mlp(width, 256, width) for _ in range(2 * comm.ranks))
@@ -139,7 +142,7 @@ def expert(kind: Any, comm: Tally) -> Step:
 
 
 def local_sgd(file: Any, comm: Tally) -> Step:
-    """A round of both."""
+    """A round of two steps of LocalSGD and of DiLoCo, two layers of width 128."""
     steps = []
     for wrap in (file.LocalSGD, file.DiLoCo):
         net = mlp(128, 128, 128)
@@ -173,13 +176,13 @@ def check_held(written: Any, milestone: Any) -> None:
         enough = computed(lesson, milestone.computes)
         with without_lesson():
             own = computed(written, milestone.computes)
-        compare_computed(own, enough, milestone.part)
+        compare_computed(own, enough, f"{milestone.part} ({sizes(milestone.computes)})")
     for make in milestone.held:
         of_a_step(lesson, make)  # what is loaded once
         least = of_a_step(lesson, make)
         with without_lesson():
             held = of_a_step(written, make)
-        compare_held(held, least, milestone.holds)
+        compare_held(held, least, f"{milestone.holds} ({sizes(make)})")
 
 
 def compare_held(own: Held, least: Held, holds: str) -> None:
@@ -192,7 +195,8 @@ def compare_held(own: Held, least: Held, holds: str) -> None:
     if own.kept > MORE * least.kept + SPARE:
         raise Wrong(
             f"the results are right, and some steps let the process of this rank grow by "
-            f"{own.kept:,} bytes; {least.kept:,} are enough. What is kept, and not in a tensor?"
+            f"{own.kept:,} bytes; {least.kept:,} are enough. What is kept, and not in a tensor? "
+            f"{holds}"
         )
 
 
@@ -201,6 +205,11 @@ def of_a_step(written: Any, make: Callable[[Any, Tally], Step]) -> Held:
     comm = Tally(Ours(algorithm="shared_memory"))  # its buffers are no tensors
     comm.all_reduce(torch.ones(LARGEST))
     return measured(lambda: make(written, comm))
+
+
+def sizes(make: Callable[[Any, Tally], Step]) -> str:
+    """What is measured, from the first line of the step's docstring."""
+    return f"measured: {(make.__doc__ or '').splitlines()[0][:-1].lower()}"
 
 
 def computed(written: Any, make: Callable[[Any, Tally], Step]) -> Computed:

@@ -8,6 +8,8 @@ import json
 import re
 import sys
 import sysconfig
+import traceback
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, NamedTuple
@@ -28,6 +30,7 @@ NOT_THEIRS = tuple(
 
 _file: IO[str] | None = None
 _case = ""
+_calls: list[tuple[str, str]] = []  # of the case: the name of each, and the learner's line
 
 
 class Post(NamedTuple):
@@ -58,12 +61,23 @@ def begin_case(case: str) -> None:
     """What is written from now on belongs to this case."""
     global _case
     _case = case
+    _calls.clear()
 
 
-def write(name: str, peer: int = -1, nbytes: int = 0) -> None:
-    """Write down what is posted next, with the learner's line."""
+def write(name: str, peer: int = -1, nbytes: int = 0) -> str:
+    """Write down what is posted next, with the learner's line, which it returns."""
+    where = learners_line()
+    _calls.append((name, where))
     if _file:
-        print(json.dumps([_case, name, peer, nbytes, learners_line()]), file=_file)
+        print(json.dumps([_case, name, peer, nbytes, where]), file=_file)
+    return where
+
+
+def calls(first: int = 0) -> str:
+    """A sentence on which lines have sent in this case, from a call on: "See ..."; or ""."""
+    made = Counter(call for call in _calls[first:] if call[1] and call[0] != "irecv")
+    each = [f"{where} ({many} times {name})" for (name, where), many in made.most_common(3)]
+    return f" See {' and '.join(each)}." if each else ""
 
 
 def end() -> None:
@@ -75,10 +89,19 @@ def learners_line() -> str:
     """The innermost call that is neither a library's nor the course's."""
     frame = sys._getframe()
     while frame := frame.f_back:  # type: ignore[assignment]
-        file = frame.f_code.co_filename
-        if not file.startswith((*NOT_THEIRS, "<")):
-            return f"{Path(file).name}, line {frame.f_lineno}"
+        if line := _learners(frame.f_code.co_filename, frame.f_lineno):
+            return line
     return ""
+
+
+def line_of(error: Exception) -> str:
+    """The learner's innermost line that an error has come through; or ""."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return next(filter(None, (_learners(f.filename, f.lineno) for f in reversed(frames))), "")
+
+
+def _learners(file: str, line: int | None) -> str:
+    return "" if file.startswith((*NOT_THEIRS, "<")) else f"{Path(file).name}, line {line}"
 
 
 def read(folder: Path, ranks: int) -> tuple[list[list[Post]], set[int]]:

@@ -1,6 +1,6 @@
 """Scenarios of the milestones after FSDP: layers, their width, tokens or experts are split."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import deepcopy
 from functools import partial
 from typing import Any
@@ -96,15 +96,35 @@ def tensor(file: Any, comm: Tally, drawn: Drawn, sequence: bool) -> Iterator[Fou
     attention = file.SplitBlock(qkv, partial(file.attend, head), o, comm, sequence)
     feed = file.SplitBlock([up], gelu, down, comm, sequence)
 
-    def one(x: Tensor) -> Tensor:
-        *qkv, o, up, down = full
+    first = [weight.detach().clone() for weight in full]
+
+    def one(x: Tensor, weights: Sequence[Tensor] = full, causal: bool = True) -> Tensor:
+        *qkv, o, up, down = weights
         q, k, v = (linear(x, w).view(tokens, batch, heads, head).movedim(0, 2) for w in qkv)
-        attended = scaled_dot_product_attention(q, k, v, is_causal=True)
+        attended = scaled_dot_product_attention(q, k, v, is_causal=causal)
         x = x + linear(attended.movedim(2, 0).flatten(2), o)
         return x + linear(gelu(linear(x, up)), down)
 
     def part(x: Any) -> Any:
         return x.chunk(comm.ranks)[comm.rank] if sequence else x
+
+    def slips(x: Tensor) -> dict[str, Tensor]:
+        *qkv, o, up, down = full
+        found = {
+            "It sees later tokens.": one(x, causal=False),
+            "It is that of the weights before step 1: they are not trained.": one(x, first),
+        }
+        if comm.ranks > 1:
+            kept = [torch.zeros_like(each) for each in (o, down)]
+            for each, weight in zip(kept, (o, down), strict=True):
+                each.chunk(comm.ranks, 1)[comm.rank].copy_(weight.chunk(comm.ranks, 1)[comm.rank])
+            told = (
+                "It has what this rank's part of the weights adds, and not the sum over the ranks."
+            )
+            found[told] = one(x, [*qkv, kept[0], up, kept[1]])
+            told = "What the ranks' parts add is averaged, and not summed."
+            found[told] = one(x, [*qkv, o / comm.ranks, up, down / comm.ranks])
+        return {told: part(each.detach()) for told, each in found.items()}
 
     optimizers = SGD([*attention.parameters(), *feed.parameters()], RATE), SGD(full, RATE)
     for step in range(STEPS):
@@ -112,7 +132,9 @@ def tensor(file: Any, comm: Tally, drawn: Drawn, sequence: bool) -> Iterator[Fou
         x, own = every.clone().requires_grad_(), part(every).clone().requires_grad_()
         mine = own + attention(own)
         mine, right = mine + feed(mine), one(x)
-        yield Found(f"the output of step {step + 1}", mine, part(right))
+        with torch.no_grad():
+            made = slips(x)
+        yield Found(f"the output of step {step + 1}", mine, part(right), made)
         torch.autograd.backward([mine, right], [part(direction), direction])
         yield Found(f"the gradient of the input in step {step + 1}", own.grad, part(x.grad))
         step_all(optimizers)
@@ -161,9 +183,11 @@ def context(
         ),
     }
     yield Found("the output", mine, part(right), slips)
+    own_queries = torch.autograd.grad(part(right), full, part(direction), retain_graph=True)
     torch.autograd.backward([mine, right], [part(direction), direction])
-    for name, each, every in zip("qkv", own, full, strict=True):
-        yield Found(f"the gradient of {name}", each.grad, part(every.grad))
+    for name, each, every, ours in zip("qkv", own, full, own_queries, strict=True):
+        slips = {"It has what this rank's queries add, and not what other ranks' do.": part(ours)}
+        yield Found(f"the gradient of {name}", each.grad, part(every.grad), slips)
 
 
 PIECES: Cases = {"pieces in order": (False,), "zigzag": (True,), "large scores": (True, 2000)}
@@ -209,8 +233,9 @@ def expert(
             "It keeps tokens beyond the capacity.": one(own, routers[comm.rank], tokens)[0],
         }
         yield Found(f"the output of step {step + 1}", mine, right, slips)
-        yield Found(f"the balance in step {step + 1}", layer.balance, even)
-        both = [(mine, layer.balance), *rights]
+        level = getattr(layer, "balance", None)
+        yield Found(f"`balance` of the layer after the forward of step {step + 1}", level, even)
+        both = [(mine, level), *rights]
         torch.autograd.backward([out.square().mean() + level for out, level in both])
         what = f"the gradient of the tokens in step {step + 1}"
         yield Found(what, own.grad, xs[comm.rank].grad)

@@ -24,6 +24,11 @@ class Message(NamedTuple):
     sends: bool
     peer: int
     nbytes: int
+    where: str = ""  # the learner's line
+
+    def __str__(self) -> str:
+        way = f"isend to rank {self.peer}" if self.sends else f"irecv from rank {self.peer}"
+        return f"{way} ({self.where})" if self.where else way
 
 
 Batches = list[list[Message]]  # one inner list per batch_isend_irecv, or single message
@@ -45,9 +50,7 @@ def check_order(name: str, orders: Sequence[Batches]) -> None:
     board = Switchboard(len(orders), reply)
     for rank, batches in enumerate(orders):
         for number, batch in enumerate(batches):
-            said = " and ".join(
-                f"isend to rank {m.peer}" if m.sends else f"irecv from rank {m.peer}" for m in batch
-            )
+            said = " and ".join(map(str, batch))
             parts = [Part(message.peer, sends=message.sends) for message in batch]
             board.post(rank, Call(number, name, f"in {said}", parts=parts))
     for rank, batches in enumerate(orders):
@@ -102,8 +105,8 @@ def recorded(link: Link | None = None) -> Iterator[Batches]:
             batches.append([])
         last = frame
         nbytes = sum(tensor.nbytes for tensor in tensors)
-        journal.write("isend" if is_send else "irecv", peer, nbytes)
-        batches[-1].append(Message(is_send, peer, nbytes))
+        where = journal.write("isend" if is_send else "irecv", peer, nbytes)
+        batches[-1].append(Message(is_send, peer, nbytes, where))
         return nbytes
 
     def noted_receive(group: Any, tensors: list[Tensor], peer: int, *args: Any) -> Any:

@@ -55,6 +55,9 @@ def draw(seed: int, *shape: int) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).double()
 
 
+ORDER = ("first", "second", "third", "fourth")
+
+
 class Drawn:
     """The sizes and numbers of a case, drawn from a seed; a verdict names the sizes."""
 
@@ -69,7 +72,7 @@ class Drawn:
     def widths(self, layers: int, least: int = 3) -> list[int]:
         """The widths of the inputs and of so many layers."""
         inputs = self.size("inputs", 2, 7)
-        return [inputs, *(self.size(f"width {n + 1}", least, 9) for n in range(layers))]
+        return [inputs, *(self.size(f"{each} width", least, 9) for each in ORDER[:layers])]
 
     def numbers(self, place: int, *shape: int) -> torch.Tensor:
         """Random numbers, others for each place."""
@@ -146,6 +149,10 @@ WHY = {  # it is the usual reason
     TWICE: " Was a unit gathered ahead, and kept with old weights while the optimizer stepped?",
     EITHER_ORDER: " Even ranks finish the branches in one order and odd ranks in the other: do "
     "their calls mean the same bucket?",
+    "large scores": " Their exponentials overflow, or all vanish: subtract the largest score "
+    "before `exp`, and add logarithms with `logaddexp`.",
+    "GPipe, labels ignored": " Micro-batch 0 has no labels, so the mean of its loss is 0 / 0, and "
+    "the others have unequally many: weigh each by its labels.",
 }
 MODELS = {
     "three layers": Task(lambda drawn: mlp(*drawn.widths(3)), squares),

@@ -42,7 +42,8 @@ def works(package: str, name: str) -> str:
     for ranks in tqdm(RANKS, f"{name}, on 1 to 5 ranks", leave=False, disable=None):
         of_ranks = graded(written, ranks, check_cases, milestone, seed)
         for case in milestone.cases:
-            check_order(f"{name} ({case})", [sent[case].batches for sent in of_ranks])
+            place = f'in case "{case}" on {many(ranks, "rank")} ({of_ranks[0][case].drawn})'
+            check_order(place, [sent[case].batches for sent in of_ranks])
     on_all = f"on {RANKS[0]} to {RANKS[-1]} ranks"
     if milestone.held:
         graded(written, held.RANKS, held.check_held, milestone)

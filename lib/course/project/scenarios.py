@@ -81,7 +81,7 @@ def ring(file: Any, comm: Tally, drawn: Drawn, collective: str) -> Iterator[Foun
         unfinished = "It is this rank's own part, to which nothing was added: was another chunk "
         slips[f"{unfinished}finished here?"] = every[comm.rank, comm.rank]
         yield Found("this rank's part of the sum", part, right[comm.rank], slips)
-        yield Found("the input afterwards", own, every[comm.rank])
+        yield Found("the input, which must stay as it was,", own, every[comm.rank])
     else:
         part.copy_(own[0])
         file.all_gather(own, part)
