@@ -128,7 +128,7 @@ def attend(file: Any, comm: Tally) -> Step:
 
 
 def long(file: Any, comm: Tally) -> Step:
-    """4 heads of width 32, 64 tokens on each rank in zigzag: most of it are products."""
+    """4 heads of width 32, 64 tokens on each rank in zigzag, so that products are most of it."""
     return context(file, comm, tokens=64, width=32)
 
 
@@ -209,7 +209,8 @@ def of_a_step(written: Any, make: Callable[[Any, Tally], Step]) -> Held:
 
 def sizes(make: Callable[[Any, Tally], Step]) -> str:
     """What is measured, from the first line of the step's docstring."""
-    return f"measured: {(make.__doc__ or '').splitlines()[0][:-1].lower()}"
+    first = (make.__doc__ or "").splitlines()[0].rstrip(".")
+    return f"measured: {first[:1].lower()}{first[1:]}"
 
 
 def computed(written: Any, make: Callable[[Any, Tally], Step]) -> Computed:

@@ -48,10 +48,12 @@ def works(package: str, name: str) -> str:
     if milestone.held:
         graded(written, held.RANKS, held.check_held, milestone)
     if not milestone.train:
+        more = (
+            "computes, holds or " if milestone.computes else "holds or " if milestone.held else ""
+        )
         return (
             f"for {', '.join(milestone.cases)}: {on_all}, what comes out is that of one process "
-            f"with the whole batch, and no rank sends{' or holds' if milestone.held else ''} more "
-            "than it has to."
+            f"with the whole batch, and no rank {more}sends more than it has to."
         )
     of_ranks = graded(written, costs.RANKS, costs.cost, milestone)
     costs.check_cost(of_ranks, name)
