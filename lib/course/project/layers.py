@@ -95,49 +95,52 @@ def tensor(file: Any, comm: Tally, drawn: Drawn, sequence: bool) -> Iterator[Fou
     *qkv, o, up, down = (weight.detach().clone() for weight in full)
     attention = file.SplitBlock(qkv, partial(file.attend, head), o, comm, sequence)
     feed = file.SplitBlock([up], gelu, down, comm, sequence)
-
     first = [weight.detach().clone() for weight in full]
-
-    def one(x: Tensor, weights: Sequence[Tensor] = full, causal: bool = True) -> Tensor:
-        *qkv, o, up, down = weights
-        q, k, v = (linear(x, w).view(tokens, batch, heads, head).movedim(0, 2) for w in qkv)
-        attended = scaled_dot_product_attention(q, k, v, is_causal=causal)
-        x = x + linear(attended.movedim(2, 0).flatten(2), o)
-        return x + linear(gelu(linear(x, up)), down)
 
     def part(x: Any) -> Any:
         return x.chunk(comm.ranks)[comm.rank] if sequence else x
-
-    def slips(x: Tensor) -> dict[str, Tensor]:
-        *qkv, o, up, down = full
-        found = {
-            "It sees later tokens.": one(x, causal=False),
-            "It is that of the weights before step 1: they are not trained.": one(x, first),
-        }
-        if comm.ranks > 1:
-            kept = [torch.zeros_like(each) for each in (o, down)]
-            for each, weight in zip(kept, (o, down), strict=True):
-                each.chunk(comm.ranks, 1)[comm.rank].copy_(weight.chunk(comm.ranks, 1)[comm.rank])
-            told = (
-                "It has what this rank's part of the weights adds, and not the sum over the ranks."
-            )
-            found[told] = one(x, [*qkv, kept[0], up, kept[1]])
-            told = "What the ranks' parts add is averaged, and not summed."
-            found[told] = one(x, [*qkv, o / comm.ranks, up, down / comm.ranks])
-        return {told: part(each.detach()) for told, each in found.items()}
 
     optimizers = SGD([*attention.parameters(), *feed.parameters()], RATE), SGD(full, RATE)
     for step in range(STEPS):
         every, direction = drawn.numbers(10 + step, 2, tokens, batch, width)
         x, own = every.clone().requires_grad_(), part(every).clone().requires_grad_()
         mine = own + attention(own)
-        mine, right = mine + feed(mine), one(x)
-        with torch.no_grad():
-            made = slips(x)
-        yield Found(f"the output of step {step + 1}", mine, part(right), made)
+        mine, right = mine + feed(mine), unsplit(x, head, full)
+        slips = {told: part(each) for told, each in missplit(x, head, full, first, comm).items()}
+        yield Found(f"the output of step {step + 1}", mine, part(right), slips)
         torch.autograd.backward([mine, right], [part(direction), direction])
         yield Found(f"the gradient of the input in step {step + 1}", own.grad, part(x.grad))
         step_all(optimizers)
+
+
+def unsplit(x: Tensor, head: int, weights: Sequence[Tensor], causal: bool = True) -> Tensor:
+    """Both blocks by one process; heads have so many columns."""
+    *qkv, o, up, down = weights
+    q, k, v = (linear(x, w).view(*x.shape[:2], -1, head).movedim(0, 2) for w in qkv)
+    attended = scaled_dot_product_attention(q, k, v, is_causal=causal)
+    x = x + linear(attended.movedim(2, 0).flatten(2), o)
+    return x + linear(gelu(linear(x, up)), down)
+
+
+@torch.no_grad()
+def missplit(
+    x: Tensor, head: int, full: Sequence[Tensor], first: Sequence[Tensor], comm: Tally
+) -> dict[str, Tensor]:
+    """The outputs by sentences about mistakes; `first` are the weights before step 1."""
+    slips = {
+        "It sees later tokens.": unsplit(x, head, full, causal=False),
+        "It is that of the weights before step 1: they are not trained.": unsplit(x, head, first),
+    }
+    if comm.ranks > 1:
+        *qkv, o, up, down = full
+        own = [torch.zeros_like(each) for each in (o, down)]
+        for each, weight in zip(own, (o, down), strict=True):
+            each.chunk(comm.ranks, 1)[comm.rank].copy_(weight.chunk(comm.ranks, 1)[comm.rank])
+        told = "It has what this rank's part of the weights adds, and not the sum over the ranks."
+        slips[told] = unsplit(x, head, [*qkv, own[0], up, own[1]])
+        told = "What the ranks' parts add is averaged, and not summed."
+        slips[told] = unsplit(x, head, [*qkv, o / comm.ranks, up, down / comm.ranks])
+    return slips
 
 
 SEQUENCES: Cases = {"full sequences": (False,), "split sequences": (True,)}
