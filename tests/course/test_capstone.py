@@ -15,14 +15,20 @@ import minidist
 from course.ask.verdict import Wrong
 from course.chapters.capstone import exercises as grade
 from course.chapters.capstone import run, stub, task
+from course.chapters.capstone.answers import hybrid
 from course.chapters.capstone.cluster import LINKS, Clock
 from course.chapters.capstone.run import METERED, Line
 from course.chapters.cluster.two_hosts import loopback, torchrun
+from course.submissions.apart import Limits
+from course.submissions.command import collected
+from course.submissions.run import Results, grade_all
 from minidist.memory.state import FP32
 from tests.course.verdicts import says
 from tests.support import capstone as hand
+from tests.support import submissions as handed
 from tests.support.ledger import Row, sections
 
+JOB = 'print(*torchrun(loopback()[:1], 4, "-m", "course.chapters.capstone", "mine.capstone"))'
 Logs = dict[str, list[Line]]
 Change = Callable[[list[Line]], list[Line]]
 
@@ -238,3 +244,35 @@ def test_a_log_that_is_no_log_is_refused(answers: Path) -> None:
     own, file = module(answers, "hsdp", forecast())
     file.with_suffix(".jsonl").write_text("loss 3.2\n")
     says(f"Line 1 of {file.stem}.jsonl is not JSON", grade.capstone(own))
+
+
+def test_a_class_is_graded_and_no_lab_runs_the_job_again(logs: Logs, tmp_path: Path) -> None:
+    text = Path(hybrid.__file__).read_text()
+    twice = text.replace("self.cluster.rank, self.cluster.ranks)", "self.cluster.rank % 2, 2)")
+    assert twice != text
+    read = [[*range(4)], [*range(4, 8)]] * 2
+    half = steps(lambda line: line | {"read": read})
+    uncommented = handed.lab("capstone", capstone=f"{JOB}\ngrade.capstone('mine.capstone')")
+    handed_in = {"right": (text, as_it_is), "no lab": (text, as_it_is), "wrong": (twice, half)}
+    for learner, (source, change) in handed_in.items():
+        labs = {} if learner == "no lab" else {"capstone": uncommented}
+        mine = handed.hand_in(tmp_path / learner, **labs) / "mine"
+        handed.hand_in(tmp_path / learner, capstone=source)
+        head = {"digest": run.digest_of(mine / "capstone.py"), "run": 1, "forecast": forecast()}
+        lines = change([head, *logs["hsdp"]])
+        (mine / "capstone.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    handed.hand_in(tmp_path / "none", capstone=handed.lab("capstone"))
+    results = Results(tmp_path / "grades.json")
+    task = "capstone: capstone"
+    failed = grade_all(collected(tmp_path), [task], results, 2, Limits(), "7", lambda *_: None)
+    assert failed == []
+    found = {learner: entry["tasks"][task] for learner, entry in results.entries.items()}
+    said = {learner: each["text"].partition(" of ")[0] for learner, each in found.items()}
+    assert said == {
+        "no lab": f"Correct. {len(logs['hsdp'])} steps with the losses",
+        "none": "Not yet. There is no mine/capstone.py.",
+        "right": f"Correct. {len(logs['hsdp'])} steps with the losses",
+        "wrong": "Wrong. In step 0 row 0 is read more than once, by ranks 0 and 2. How many parts "
+        "does a step's batch have?",
+    }
+    assert all(entry["notes"] == [] for entry in results.entries.values())
