@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ import nbformat
 import psutil
 import pytest
 
-from course.submissions import apart, command, run
+from course.puzzles.catalog import PUZZLES
+from course.submissions import apart, command, run, sheets
 from course.submissions.apart import Apart, Limits
 from course.submissions.handed_in import Submission
 from course.submissions.run import Results, grade_all
@@ -183,6 +185,38 @@ def test_a_file_that_breaks_one_milestone_leaves_the_others_their_chance() -> No
     assert [results[task]["status"] for task in tasks] == ["not yet"] * 3
 
 
+def test_stars_are_judged_again_apart_and_earn_a_part_of_the_points() -> None:
+    answers = {
+        "broadcast": PUZZLES["broadcast"].solution,
+        "all_gather": PUZZLES["broadcast"].solution,
+        "deadlock": "import os\n" + PUZZLES["deadlock"].solution,
+    }
+    entry = {"tasks": results_of(Submission(puzzles=answers), ["puzzles"], Limits())}
+    assert entry["tasks"]["puzzles"]["text"] == (
+        "Not yet. 3 of 36 stars: broadcast 3. None for all_gather: There is no function all_gather "
+        "any more. It has to keep its name. None for deadlock: it is not run here, since it has "
+        "import of os in line 1."
+    )
+    assert sheets.of_all(entry, {"puzzles": 6.0, "ring: ring": 1.0}) == "0.5 of 7 points"
+    full = {name: each.solution for name, each in PUZZLES.items()}
+    (result,) = results_of(Submission(puzzles=full), ["puzzles"], Limits()).values()
+    assert (result["status"], result["earned"]) == ("right", 1)
+
+
+def test_the_table_has_days_late_for_a_spreadsheet_to_deduct() -> None:
+    due = datetime(2027, 1, 31, 23, 59)
+    late = {"anna": -5, "ben": 0, "cleo": 1, "dora": 24 * 3600, "emil": 24 * 3600 + 1}
+    entries = {
+        name: {"tasks": {"puzzles": {"status": "not yet", "earned": 1 / 3}}, "changed": at}
+        for name, seconds in late.items()
+        for at in [due.timestamp() + seconds]
+    }
+    head, *rows = sheets.as_csv(entries, {"puzzles": 1.0}, due).splitlines()
+    assert head == "learner,points,of,newest file,days late,puzzles"
+    assert [row.split(",")[4] for row in rows] == ["0", "0", "1", "1", "2"]
+    assert {row.split(",")[1] for row in rows} == {"0.33"}, "lateness costs nothing by itself"
+
+
 class Fake:
     """A grading that has ended as soon as it has begun."""
 
@@ -242,5 +276,6 @@ def test_names_of_tasks_carry_their_points() -> None:
         "pipelines: zero-bubble": 1,
     }
     assert len(command.weighted([])) > 60
+    assert command.weighted(["puzzles=36"]) == {"puzzles": 36}
     with pytest.raises(ValueError, match="no task is named 'rings'; there are project: ring, "):
         command.weighted(["rings"])

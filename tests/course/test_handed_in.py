@@ -152,6 +152,28 @@ def test_the_newest_copy_counts_that_somebody_has_worked_in(tmp_path: Path) -> N
     ]
 
 
+def test_the_newest_file_of_puzzles_counts_and_other_json_is_not_read(tmp_path: Path) -> None:
+    folder = hand_in(tmp_path / "anna", ring=RING)
+    exported = {"done": {}, "puzzles": {"deadlock": {"code": "x", "best": "y", "stars": 3}}}
+    for age, name in enumerate(("progress (1)", "progress")):
+        path = folder / f"{name}.json"
+        path.write_text(json.dumps(exported).replace("y", f"y{age}"))
+        os.utime(path, (2 * 10**9 - age, 2 * 10**9 - age))
+    (folder / "empty.json").write_text('{"puzzles": {}}')
+    (folder / "none.json").write_text('["puzzles"]')
+    (folder / "trace.json").write_text("{}")
+    (folder / "large.json").write_text('"puzzles"' * files.EXPORTED)
+    found = submission(tmp_path / "anna")
+    assert found.puzzles == {"deadlock": "y0"}
+    assert found.changed == 2 * 10**9
+    assert found.notes == [
+        "none.json was left out: this is not what Your progress exports ('list' object has no "
+        "attribute 'get').",
+        "progress (1).json counts, the newest copy; not progress.json.",
+    ]
+    assert submission(tmp_path / "anna").digest != Submission(found.mine).digest
+
+
 @pytest.mark.parametrize("name", ["fsdp_experiments", "my solution", "fsdp_experiments-Copy1"])
 def test_a_lab_is_known_by_its_exercises_whatever_its_name(name: str) -> None:
     cells = labs.cells_in(json.dumps(lab("fsdp_experiments")).encode())

@@ -4,33 +4,23 @@ A file is a learner's, by its name. Stars are not believed: each answer in the f
 """
 
 import csv
-import json
 import sys
 from argparse import ArgumentParser
 from pathlib import Path
-from typing import Any
 
-from course.puzzles.again import judge_again
+from course.puzzles.again import answers_in, judge_again
 from course.puzzles.catalog import PUZZLES, stars_of
-
-
-def answers_in(file: Path) -> dict[str, str]:
-    """The best answer to each puzzle in an exported file; none where the file is no such thing."""
-    try:
-        given: Any = json.loads(file.read_text("utf-8"))
-        puzzles = given.get("puzzles", given)
-        found = {name: each for name, each in puzzles.items() if isinstance(each, dict)}
-    except (OSError, ValueError, AttributeError) as error:
-        print(f"{file.name}: this is not what Your progress exports ({error}).", file=sys.stderr)
-        return {}
-    codes = {name: found[name].get("best", found[name].get("code")) for name in found}
-    return {name: code for name, code in codes.items() if name in PUZZLES and isinstance(code, str)}
 
 
 def stars_in(file: Path) -> dict[str, int]:
     """The stars that a learner's answers earn now; why one has none is said."""
-    stars = {}
-    for name, code in answers_in(file).items():
+    stars = dict[str, int]()
+    try:
+        answers = answers_in(file.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        print(f"{file.name}: {error}.", file=sys.stderr)
+        return stars
+    for name, code in answers.items():
         stars[name], why = judge_again(code, PUZZLES[name])
         if why:
             print(f"{file.stem}, {name}: {why}", file=sys.stderr)

@@ -14,6 +14,7 @@ import resource
 from multiprocessing.connection import Connection
 from typing import Any
 
+from course.puzzles.catalog import PUZZLES
 from course.puzzles.judge import run
 from course.puzzles.tasks import Puzzle
 
@@ -25,6 +26,22 @@ FUNCTIONS = (
     ZeroDivisionError, builtins.__import__,
 )  # fmt: skip
 FRAMES = ("gi_", "cr_", "ag_", "tb_", "f_", "co_", "func_", "format")
+
+
+def answers_in(exported: str) -> dict[str, str]:
+    """The best answer to each puzzle in what *Your progress* exports.
+
+    Raises:
+        ValueError: it is no such thing.
+    """
+    try:
+        given: Any = json.loads(exported)
+        puzzles = given.get("puzzles", given)
+        found = {name: each for name, each in puzzles.items() if isinstance(each, dict)}
+    except (ValueError, AttributeError, RecursionError) as error:
+        raise ValueError(f"this is not what Your progress exports ({error})") from error
+    codes = {name: found[name].get("best", found[name].get("code")) for name in found}
+    return {name: code for name, code in codes.items() if name in PUZZLES and isinstance(code, str)}
 
 
 def refused(source: str) -> str:

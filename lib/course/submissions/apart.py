@@ -24,7 +24,7 @@ from typing import Any
 from course.submissions.handed_in import Submission
 from minidist.launch.process import kill_tree
 
-Result = dict[str, Any]  # status, text, seconds
+Result = dict[str, Any]  # status, text, seconds; earned where that is a part
 START = 120.0  # seconds more until the first task begins: torch has to be loaded
 LIB = Path(__file__).parents[2]
 

@@ -22,7 +22,7 @@ from course.submissions.tasks import all_tasks
 
 ABOUT = """\
 Grade a class. In FOLDER each folder or zip is a submission, named by its learner: a copy of work/,
-or a part of it. In OUT you find
+or a part of it, with the file that *Your progress* exports for the puzzles. In OUT you find
 
   grades.json   status and message of every task, kept after each submission
   grades.csv    a line for each learner

@@ -1,6 +1,7 @@
 """The files of a submission, read once and before anything of it runs: a folder, a zip, or both.
 
-Read is what grading needs: Python, notebooks, and the log of the capstone. Links are not followed,
+Read is what grading needs: Python, notebooks, the log of the capstone, and what *Your progress* has
+exported. Links are not followed,
 and nothing is opened but plain files, up to limits of number and size. What was left out, and why,
 is a note on the learner's sheet.
 """
@@ -16,12 +17,13 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-READ = (".py", ".ipynb", ".jsonl")
+READ = (".py", ".ipynb", ".jsonl", ".json")
 ARCHIVES = (".7z", ".bz2", ".gz", ".rar", ".tar", ".tgz", ".xz")
 NO_LEARNER = ("__MACOSX", "__pycache__")
 NOTES = 20  # at most, on a sheet
 ENTRIES, FILES = 200_000, 2_000  # looked at; read
 FILE, ALL, ZIP = 2**24, 2**27, 2**28  # bytes of a file, of all of them, of a zip
+EXPORTED = 2**20  # bytes of a file of puzzles; traces are larger
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,8 @@ class Handed:
         if len(self.files) >= FILES:
             raise TooMuch(f"Of more than {FILES:,} files only the first were read.")
         data = stream.read(min(FILE, self._left) + 1)
+        if path.suffix.lower() == ".json" and (len(data) > EXPORTED or b'"puzzles"' not in data):
+            return
         if len(data) > FILE:
             self.leave_out(path, f"it is larger than {FILE >> 20} MiB")
         elif len(data) > self._left:

@@ -1,4 +1,4 @@
-"""What of a submission counts: one folder of the project, and one notebook per lab.
+"""What of a submission counts: a folder of the project, a notebook per lab, a file of puzzles.
 
 Submissions come as learning platforms and learners leave them: nested, renamed, with older copies.
 Of several copies the newest counts that somebody has worked in; the others are named in a note.
@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from course.project.report import TARGETS
+from course.puzzles.again import answers_in
 from course.submissions.files import Handed, shown
 from course.submissions.labs import Cell, cells_in, lab_of, with_tags, written
 
@@ -21,18 +22,20 @@ OURS = {"from_scratch", "lib", "site-packages"}  # folders of the course, if som
 
 @dataclass(frozen=True)
 class Submission:
-    """Files by their paths in `mine`, those beside the notebooks, and the code cells of labs."""
+    """Files by their paths in `mine`, those beside the notebooks, labs' cells, puzzles' answers."""
 
     mine: dict[str, bytes] = field(default_factory=dict)
     helpers: dict[str, bytes] = field(default_factory=dict)
     labs: dict[str, list[Cell]] = field(default_factory=dict)
+    puzzles: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     changed: float = 0.0  # when the newest of these was
 
     @property
     def digest(self) -> str:
         """A hash of all that counts."""
-        all_of = [sorted(each.items()) for each in (self.mine, self.helpers, self.labs)]
+        parts = self.mine, self.helpers, self.labs, self.puzzles
+        all_of = [sorted(part.items()) for part in parts]
         return hashlib.sha256(repr(all_of).encode()).hexdigest()
 
 
@@ -41,6 +44,7 @@ def counted(handed: Handed) -> Submission:
     notes = [*handed.notes]
     mine, files = _project(handed, notes)
     labs, paths = _labs(handed, notes)
+    puzzles, exported = _puzzles(handed, notes)
     beside = {path.parent for path in paths}
     helpers = {
         path.name: file.data
@@ -49,9 +53,9 @@ def counted(handed: Handed) -> Submission:
     }
     if mine is None:
         notes.append("There is no folder `mine` with the project's files.")
-    changed = max((handed.files[path].changed for path in [*files, *paths]), default=0.0)
+    changed = max((handed.files[path].changed for path in [*files, *paths, *exported]), default=0.0)
     own = {str(path.relative_to(mine)): handed.files[path].data for path in files if mine}
-    return Submission(own, helpers, labs, notes, changed)
+    return Submission(own, helpers, labs, puzzles, notes, changed)
 
 
 def _project(handed: Handed, notes: list[str]) -> tuple[PurePosixPath | None, list[PurePosixPath]]:
@@ -102,6 +106,23 @@ def _labs(handed: Handed, notes: list[str]) -> tuple[dict[str, list[Cell]], list
         labs[lab] = each[best]
         paths.append(best)
     return labs, paths
+
+
+def _puzzles(handed: Handed, notes: list[str]) -> tuple[dict[str, str], list[PurePosixPath]]:
+    """The answers to puzzles, and the file that they are from: the newest that has any."""
+    copies = dict[PurePosixPath, dict[str, str]]()
+    for path, file in handed.files.items():
+        if path.suffix.lower() == ".json":
+            try:
+                copies[path] = answers_in(file.data.decode())
+            except ValueError as error:
+                notes.append(f"{shown(str(path))} was left out: {error}.")
+    exported = [path for path in copies if copies[path]]
+    if not exported:
+        return {}, []
+    best = max(exported, key=lambda path: (handed.files[path].changed, -len(path.parts)))
+    _tell(notes, best, [path for path in exported if path != best])
+    return copies[best], [best]
 
 
 def _tell(notes: list[str], taken: PurePosixPath, others: list[PurePosixPath]) -> None:

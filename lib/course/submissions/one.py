@@ -23,7 +23,7 @@ import minidist
 from course.ask.verdict import Verdict
 from course.submissions.guard import guarded_launch
 from course.submissions.handed_in import Submission
-from course.submissions.tasks import verdict
+from course.submissions.tasks import Share, verdict
 from minidist.launch.process import adopt_orphans
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE = 1, 4  # from linux/prctl.h
@@ -53,6 +53,7 @@ def main(folder: Path, said: int) -> None:
             took = round(time.monotonic() - start, 1)
             note = "" if put(folder, submission) else TOUCHED.format(name)
             result = {"status": found.status, "text": str(found), "seconds": took, "note": note}
+            result |= {"earned": found.earned} if isinstance(found, Share) else {}
             print(json.dumps({"task": name, **result}), file=out)
             if broke:  # the fork server or its folder may be gone: the rest in a new process
                 return

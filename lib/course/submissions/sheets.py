@@ -32,14 +32,17 @@ def write(path: Path, text: str) -> None:
 
 
 def points(entry: Entry, weights: Weights) -> float:
-    """Those of the tasks that are right."""
-    tasks = entry["tasks"]
-    return sum(w for task, w in weights.items() if tasks.get(task, {}).get("status") == "right")
+    """Those of the tasks that are right, and a part of those that are earned in parts."""
+    results = {task: entry["tasks"].get(task, {}) for task in weights}
+    return sum(
+        weight * results[task].get("earned", results[task].get("status") == "right")
+        for task, weight in weights.items()
+    )
 
 
 def of_all(entry: Entry, weights: Weights) -> str:
     """Such as "7 of 10 points"."""
-    return f"{points(entry, weights):g} of {sum(weights.values()):g} points"
+    return f"{round(points(entry, weights), 2):g} of {sum(weights.values()):g} points"
 
 
 def days_late(entry: Entry, due: datetime | None) -> int:
@@ -80,8 +83,8 @@ def as_csv(entries: Mapping[str, Entry], weights: Weights, due: datetime | None)
     table.writerow(["learner", "points", "of", "newest file", "days late", *weights])
     for learner, entry in entries.items():
         newest = datetime.fromtimestamp(entry["changed"]).isoformat(" ", "minutes")
-        each = (f"{points(entry, {task: weight}):g}" for task, weight in weights.items())
-        total = f"{points(entry, weights):g}", f"{sum(weights.values()):g}"
+        each = (f"{round(points(entry, {task: weight}), 2):g}" for task, weight in weights.items())
+        total = f"{round(points(entry, weights), 2):g}", f"{sum(weights.values()):g}"
         cell = f"'{learner}" if learner[:1] in "=+-@" else learner  # no formula of a spreadsheet
         table.writerow([cell, *total, newest, days_late(entry, due), *each])
     return text.getvalue()

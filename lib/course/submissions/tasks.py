@@ -1,27 +1,42 @@
-"""The graded tasks: milestones of the project, and exercises of the labs."""
+"""The graded tasks: milestones of the project, exercises of the labs, and the puzzles' stars."""
 
 from __future__ import annotations
 
 import ast
 import re
+from dataclasses import dataclass
 from typing import Any
 
-from course.ask.verdict import Grader, Verdict, alone
+from course.ask.verdict import Grader, Verdict, alone, on_ranks
 from course.project.report import TARGETS, grade, names_of
+from course.puzzles.again import SECONDS, judge_again
+from course.puzzles.catalog import PUZZLES, stars_of
 from course.submissions.context import Pickled, values
 from course.submissions.handed_in import Submission
 from course.submissions.labs import TAG, grading, imports, labs, stubs
 
+STARS = "puzzles"
+
+
+@dataclass(frozen=True)
+class Share(Verdict):
+    """A verdict on a task whose points are earned in parts."""
+
+    earned: float = 0.0  # from 0 to 1
+
 
 def all_tasks() -> list[str]:
-    """The names of all tasks, such as "project: ring" and "pipelines: bubble"."""
+    """The names of all tasks, such as "project: ring", "pipelines: bubble" and "puzzles"."""
     project = [f"project: {name}" for name in names_of("")]
-    return project + [f"{lab}: {tag.removeprefix(TAG)}" for lab in labs() for tag in stubs(lab)]
+    in_labs = [f"{lab}: {tag.removeprefix(TAG)}" for lab in labs() for tag in stubs(lab)]
+    return [*project, *in_labs, STARS]
 
 
 def missing(task: str, submission: Submission) -> str:
     """What was not handed in that the task needs, as a sentence; "" if all was."""
     room, _, name = task.partition(": ")
+    if task == STARS:
+        return "" if submission.puzzles else "There is no file that *Your progress* has exported."
     if room == "project":
         module = f"mine.{TARGETS[name][0]}"
     elif not (module := _module(room, TAG + name)):
@@ -33,6 +48,8 @@ def missing(task: str, submission: Submission) -> str:
 def verdict(task: str, submission: Submission) -> Verdict:
     """Grade a task."""
     room, _, name = task.partition(": ")
+    if task == STARS:
+        return _stars(submission.puzzles)
     if room == "project":
         return grade(name)
     if module := _module(room, TAG + name):
@@ -77,3 +94,27 @@ def _grader(lab: str, tag: str) -> Any:
         if any((alias.asname or alias.name) == "grade" for alias in node.names):
             exec(compile(ast.Module([node], []), lab, "exec"), names)
     return eval(ast.unparse(grading(lab, tag).func), names)
+
+
+def _stars(answers: dict[str, str]) -> Verdict:
+    """The stars of a learner's answers, each judged again in a process of its own."""
+
+    @Grader
+    def judged(_: object) -> str:
+        patience = len(answers) * (SECONDS + 1)
+        (found,) = on_ranks(_judge_each, 1, answers, timeout=patience)
+        stars.update(found)
+        return ""
+
+    stars: dict[str, tuple[int, str]] = {}
+    if not (ran := judged(None)):
+        return ran
+    earned, most = sum(each for each, _ in stars.values()), sum(map(stars_of, PUZZLES.values()))
+    each = ", ".join(f"{name} {count}" for name, (count, _) in stars.items() if count)
+    none = "".join(f" None for {name}: {why}" for name, (count, why) in stars.items() if not count)
+    text = f"{earned} of {most} stars{': ' * bool(each)}{each}.{none}"
+    return Share("right" if earned == most else "not yet", text, earned / most)
+
+
+def _judge_each(answers: dict[str, str]) -> dict[str, tuple[int, str]]:
+    return {name: judge_again(code, PUZZLES[name]) for name, code in answers.items()}
