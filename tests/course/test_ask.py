@@ -1,14 +1,16 @@
 """What graders share, asked without ranks: sentences about tensors, traffic and crossings."""
 
 import re
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from course.ask.averages import averages, backward, flat, net, off, times
 from course.ask.crossing import check_crossing
-from course.ask.ranks import Cost, Storages, Traffic
+from course.ask.ranks import REAL, WORLDS, Check, Cost, Storages, Traffic, drawn, graded
 from course.ask.switchboard import Call, Part, Switchboard
 from course.ask.table import seats
 from course.ask.verdict import Wrong
@@ -101,3 +103,26 @@ def test_a_rank_that_waits_for_two_in_a_circle_is_not_in_it() -> None:
         board.stuck(rank, rank, 0)
     circle = "rank 1 for rank 2, irecv from 2; rank 2 for rank 1, irecv from 1"
     assert set(errors.values()) == {f"2 ranks wait for each other: {circle}"}
+
+
+@graded(f"{REAL}.")
+def ranks_of(function: Callable[..., Any]) -> Iterator[Check]:
+    ranks = dist.get_world_size()
+    yield function() != ranks and f"you say {function()}."
+
+
+def test_one_number_of_ranks_is_drawn_and_told_with_its_seed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seeds = {}
+    for seed in range(20):
+        monkeypatch.setenv("COURSE_SEED", f"{seed}")
+        seeds[drawn()] = seed
+    assert {*seeds} == {2, 4}
+    assert not {*seeds} & {*WORLDS}, "what is right for the others alone is never enough"
+    for ranks, seed in seeds.items():
+        monkeypatch.setenv("COURSE_SEED", f"{seed}")
+        assert str(ranks_of(dist.get_world_size)) == f"Correct. On 3, 5 and {ranks} real processes."
+        odd = ranks_of(lambda: dist.get_world_size() | 1)
+        said = f"Wrong. On rank 0 of {ranks}, you say {ranks + 1}."
+        assert str(odd) == f"{said} (drawn: {ranks} ranks; COURSE_SEED={seed})"

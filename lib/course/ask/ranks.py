@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -14,12 +15,12 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 import minidist
 from course.ask.forbidden import without_torch
-from course.ask.verdict import Grader, Wrong, on_ranks
+from course.ask.verdict import Grader, Wrong, draws, many, on_ranks
 from minidist.collectives.runtime.executor import Sent
 from minidist.comm.counted import Counted
 
-WORLDS = (3, 5)
-REAL = f"on {WORLDS[0]} and on {WORLDS[1]} real processes"
+WORLDS, OTHERS = (3, 5), (2, 4)  # always, and of which one is drawn
+REAL = f"on {WORLDS[0]}, {WORLDS[1]} and {{drawn}} real processes"  # as `graded` fills it in
 AT_THE_END = " (The barrier is this grader's, when your function has returned.)"
 
 
@@ -84,7 +85,7 @@ def graded(
     """Make a grader of work(function, *case), which yields checks on each rank: see `on_worlds`.
 
     Args:
-        solved: said when all is right.
+        solved: said when all is right; "{drawn}" is the number of ranks that was drawn.
         cases: the arguments of each case, drawn anew at each grading.
         how: as `on_worlds` takes it.
     """
@@ -93,7 +94,7 @@ def graded(
         @wraps(work)
         def grade(function: Callable[..., object]) -> str:
             on_worlds(partial(work, function), cases(), **how)
-            return solved
+            return solved.replace("{drawn}", f"{drawn()}")
 
         return Grader(grade)
 
@@ -106,9 +107,9 @@ def on_worlds(
     *,
     instead: str = "",
     hints: Mapping[str, str] | None = None,
-    worlds: Sequence[int] = WORLDS,
+    worlds: Sequence[int] = (),
 ) -> None:
-    """On 3 real ranks, then on 5: run each case, and raise Wrong for what is not right.
+    """On 3 real ranks, on 5 and on a number that is drawn, run each case; Wrong if one is wrong.
 
     Args:
         work: asks the learner's function, and then yields its checks, equally many on all ranks.
@@ -119,10 +120,22 @@ def on_worlds(
         worlds: other numbers of ranks.
     """
     hints = {"barrier": AT_THE_END} | dict(hints or {})
-    for ranks in worlds:
-        for checks in zip(*on_ranks(_each, ranks, work, cases, instead, hints=hints), strict=True):
-            for row in zip(*checks, strict=False):
-                _judge(row)
+    for ranks in worlds or (*WORLDS, drawn()):
+        try:
+            of_ranks = on_ranks(_each, ranks, work, cases, instead, hints=hints)
+            for checks in zip(*of_ranks, strict=True):
+                for row in zip(*checks, strict=False):
+                    _judge(row)
+        except Wrong as wrong:
+            if worlds or ranks in WORLDS:
+                raise
+            seed = os.environ.get("COURSE_SEED") or "none"
+            raise Wrong(f"{wrong} (drawn: {many(ranks, 'rank')}; COURSE_SEED={seed})") from wrong
+
+
+def drawn() -> int:
+    """The number of ranks that a seed draws, one that is not among those always asked."""
+    return draws(97).choice(OTHERS)
 
 
 def _each(work: Checks, cases: Sequence[Case], instead: str) -> list[list[Check]]:
