@@ -67,7 +67,7 @@ def test_traffic_is_too_little_too_much_uneven_or_in_too_many_messages() -> None
     assert "1,100 bytes, 1.1 times" in said((550, 1), (550, 1))
     assert "rank 1 sends 800 bytes, and 500 for each rank" in said((200, 1), (800, 1))
     assert said((200, 1), (800, 1), shared=False) == ""
-    assert "a rank sends 5 messages where 4" in said((500, 3), (500, 5))
+    assert "rank 1 sends 5 messages where 4" in said((500, 3), (500, 5))
 
 
 def test_memory_that_is_freed_or_emptied_is_not_held() -> None:

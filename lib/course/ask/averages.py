@@ -19,6 +19,11 @@ def net(
     return nn.Sequential(*(part for both in zip(linears, after, strict=True) for part in both))
 
 
+def layers(widths: Sequence[int]) -> str:
+    """A model as a verdict names it: "with layers 4 → 5 → 2"."""
+    return f"with layers {' → '.join(map(str, widths))}"
+
+
 def gradients(model: nn.Module, step: int, rank: int | None, ranks: int) -> dict[str, Tensor]:
     """Gradients that a backward leaves on a rank; with rank None, in one process with all data."""
     model.zero_grad()

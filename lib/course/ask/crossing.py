@@ -20,10 +20,11 @@ def check_crossing(
     draw = draws(ranks)
     drawn = Link(draw.uniform(1e-6, 1e-4), draw.uniform(1e-11, 1e-9))
     for link in (Link(1e-5, 1e-9), Link(3e-6, 1e-11), drawn):
-        size = ask_as(number, "a number of bytes", function, ranks, link.alpha, link.beta)
+        given = ranks, link.alpha, link.beta
+        where = f"For {ranks} ranks, alpha {link.alpha:g} s and beta {link.beta:g} s/byte "
+        size = ask_as(number, "a number of bytes", function, *given, case=where)
         if size <= 0:
-            said = f"For {ranks} ranks you say {size:g}"
-            raise Wrong(f"{said}; expected a number of bytes above zero.")
+            raise Wrong(f"{where}you say {size:g}; expected a number of bytes above zero.")
 
         def times(size: float, link: Link = link) -> list[float]:
             return [seconds(build(ranks), size, switch(link)) for build in ways.values()]
@@ -34,8 +35,7 @@ def check_crossing(
             (first, second), (one, other) = ways, times(size)
             slower = first if one > other else second
             raise Wrong(
-                f"For {ranks} ranks, alpha {link.alpha:g} s and beta {link.beta:g} s/byte you say "
-                f"{size:.0f} bytes. There {first} takes {one * 1e6:.1f} us and {second} "
-                f"{other * 1e6:.1f} us: {slower} is slower, so they cross at a "
+                f"{where}you say {size:,.0f} bytes. There {first} takes {one * 1e6:,.1f} us and "
+                f"{second} {other * 1e6:,.1f} us: {slower} is slower, so they cross at a "
                 f"{'larger' if slower == above else 'smaller'} size. {why}"
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial, wraps
 from typing import Any, NamedTuple
@@ -51,12 +51,16 @@ class Cost:
     too_little: str = "Call minidist's collectives, by their default algorithm, and nothing else."
     shared: bool = True  # true if all ranks must send about as much
 
-    def check(self, sent: Sequence[Traffic]) -> None:
-        """Raise Wrong where the ranks send more than they need to, or less than it takes."""
+    def check(self, sent: Sequence[Traffic], where: str = "") -> None:
+        """Raise Wrong where the ranks send more than they need to, or less than it takes.
+
+        `where` says in which case that is: "with 4 tokens".
+        """
         total, ranks = sum(each.nbytes for each in sent), len(sent)
         busiest = max(range(ranks), key=lambda rank: sent[rank].nbytes)
         most, share = sent[busiest].nbytes, self.least / ranks
-        count = max(each.messages for each in sent)
+        talks = max(range(ranks), key=lambda rank: sent[rank].messages)
+        count = sent[talks].messages
         if total < 0.99 * self.least:
             counted = f"only {total:,} of the {self.least:,} bytes that it takes were counted"
             wrong = f"{counted}. {self.too_little}"
@@ -67,11 +71,12 @@ class Cost:
             enough = f"{share:,.0f} for each rank are enough"
             wrong = f"rank {busiest} sends {most:,} bytes, and {enough}. {self.advice}"
         elif count > self.messages:
-            enough = f"{self.messages} are enough: make fewer calls."
-            wrong = f"a rank sends {count} messages where {enough}"
+            enough = f"{self.messages} are enough: make fewer calls. {self.advice}"
+            wrong = f"rank {talks} sends {count} messages where {enough}"
         else:
             return
-        raise Wrong(f"On {ranks} real processes {self.so_far}, but {wrong}".rstrip())
+        case = f", {where}, " if where else " "
+        raise Wrong(f"On {ranks} real processes{case}{self.so_far}, but {wrong}".rstrip())
 
 
 Case = tuple[Any, ...]
@@ -80,20 +85,25 @@ Checks = Callable[..., Iterable[Check]]
 
 
 def graded(
-    solved: str, cases: Callable[[], Sequence[Case]] = lambda: [()], **how: Any
+    solved: str,
+    cases: Callable[[], Sequence[Case]] = lambda: [()],
+    told: Callable[..., str] = lambda: "",
+    **how: Any,
 ) -> Callable[[Checks], Grader[[Callable[..., object]]]]:
     """Make a grader of work(function, *case), which yields checks on each rank: see `on_worlds`.
 
     Args:
         solved: said when all is right; "{drawn}" is the number of ranks that was drawn.
         cases: the arguments of each case, drawn anew at each grading.
+        told: makes of them what a verdict says of a case: "with 4 tokens".
         how: as `on_worlds` takes it.
     """
 
     def grader(work: Checks) -> Grader[[Callable[..., object]]]:
         @wraps(work)
         def grade(function: Callable[..., object]) -> str:
-            on_worlds(partial(work, function), cases(), **how)
+            each = {told(*case): case for case in cases()}
+            on_worlds(partial(work, function), each, **how)
             return solved.replace("{drawn}", f"{drawn()}")
 
         return Grader(grade)
@@ -103,7 +113,7 @@ def graded(
 
 def on_worlds(
     work: Checks,
-    cases: Sequence[Case],
+    cases: Mapping[str, Case],
     *,
     instead: str = "",
     hints: Mapping[str, str] | None = None,
@@ -113,7 +123,7 @@ def on_worlds(
 
     Args:
         work: asks the learner's function, and then yields its checks, equally many on all ranks.
-        cases: what `work` is called with, on all ranks.
+        cases: what a verdict says of a case → what `work` is called with, on all ranks.
         instead: what the function is to call in place of torch's collectives, which are refused;
             all of `work` may call them if this is "".
         hints: as `on_ranks` takes them.
@@ -123,9 +133,9 @@ def on_worlds(
     for ranks in worlds or (*WORLDS, drawn()):
         try:
             of_ranks = on_ranks(_each, ranks, work, cases, instead, hints=hints)
-            for checks in zip(*of_ranks, strict=True):
+            for where, *checks in zip(cases, *of_ranks, strict=True):
                 for row in zip(*checks, strict=False):
-                    _judge(row)
+                    _judge(row, where)
         except Wrong as wrong:
             if worlds or ranks in WORLDS:
                 raise
@@ -138,9 +148,26 @@ def drawn() -> int:
     return draws(97).choice(OTHERS)
 
 
-def _each(work: Checks, cases: Sequence[Case], instead: str) -> list[list[Check]]:
+def _each(work: Checks, cases: Mapping[str, Case], instead: str) -> list[list[Check]]:
+    found = []
     with without_torch(instead) if instead else nullcontext():
-        return [list(_to_first_wrong(work(*case))) for case in cases]
+        for where, case in cases.items():
+            with _told(where):
+                found.append(list(_to_first_wrong(work(*case))))
+    return found
+
+
+@contextmanager
+def _told(where: str) -> Iterator[None]:
+    """Inside `with`, whatever is raised says in which case."""
+    try:
+        yield
+    except Wrong as wrong:
+        raise Wrong(f"{where}, {wrong}" if where else str(wrong)) from wrong
+    except Exception as error:
+        if where:
+            error.add_note(where)
+        raise
 
 
 def _to_first_wrong(checks: Iterable[Check]) -> Iterator[Check]:
@@ -150,14 +177,15 @@ def _to_first_wrong(checks: Iterable[Check]) -> Iterator[Check]:
             return
 
 
-def _judge(row: Sequence[Check]) -> None:
+def _judge(row: Sequence[Check], where: str) -> None:
     """Raise Wrong for one check, as each rank has it."""
     for rank, check in enumerate(row):
         if isinstance(check, str) and check:
-            raise Wrong(f"on rank {rank} of {len(row)}, {check}")
+            case = f"{where}, " if where else ""
+            raise Wrong(f"on rank {rank} of {len(row)}, {case}{check}")
     costs = [check for check in row if isinstance(check, Cost)]
     if costs:
-        costs[0].check([cost.sent for cost in costs])
+        costs[0].check([cost.sent for cost in costs], where)
 
 
 def alike(tensor: torch.Tensor) -> bool:

@@ -33,6 +33,7 @@ TIMEOUT = 15.0  # seconds until real ranks that hang are killed
 IN_ORDER = " All ranks must make the same calls, in the same order."
 CALL = re.compile(r"^  (.+), (line \d+, in .+)$", re.M)
 COURSE = "/lib/course/"  # in the path of a grader's own file
+NOBODYS = (COURSE, "/site-packages/", "/lib/python")  # in that of a file that is not a learner's
 PRINTED = 5000  # characters of a learner's output that are shown
 COLORS = {"right": "#1a7f37", "wrong": "#cf222e", "not yet": "#8c959f"}
 
@@ -74,28 +75,29 @@ class TooLong(BaseException):
 # ---- ask a learner's function ----
 
 
-def ask(function: Callable[..., object], *args: object) -> object:
-    """Call a learner's function; what it raises is a wrong answer, not the grader's failure."""
+def ask(function: Callable[..., object], *args: object, case: str = "") -> object:
+    """Call a learner's function; what it raises is a wrong answer, not the grader's failure.
+
+    `case` begins the verdict, such as "for 3 ranks "; without it that shows the arguments.
+    """
+    where = case or f"for {args} "
     try:
         return function(*args)
     except (NotImplementedError, Wrong):
         raise
     except TooLong as error:
-        raise Wrong(f"for {args} it does not come to an end.") from error
+        raise Wrong(f"{where}it does not come to an end.") from error
     except Exception as error:
-        text = f": {cut(str(error))}" if str(error) else ""
-        said = f"{type(error).__name__}{_line_in(function, error)}{text}"
-        raise Wrong(f"for {args} it raised {said}.") from None
+        raise Wrong(f"{where}it raised {raised(error)}.") from None
 
 
-def _line_in(function: Callable[..., object], error: Exception) -> str:
-    """The last line of the learner's own cell or file that the error came through, if any."""
-    code = getattr(function, "__code__", None)
-    if not code or COURSE in code.co_filename:
-        return ""  # a function of the grader's, which calls the learner's
+def raised(error: Exception) -> str:
+    """The error with the last line of the learner's own cell or file that it came through."""
+    text = f": {cut(str(error))}" if str(error) else ""
     frames = traceback.extract_tb(error.__traceback__)
-    lines = [each.lineno for each in frames if each.filename == code.co_filename]
-    return f" in line {lines[-1]}" if lines else ""
+    own = [each for each in frames if not any(part in each.filename for part in NOBODYS)]
+    lines = [each.lineno for each in own if each.filename == own[0].filename]
+    return f"{type(error).__name__}{f' in line {lines[-1]}' if lines else ''}{text}"
 
 
 def number(answer: object) -> float:
@@ -148,7 +150,7 @@ def ask_as(
     case: str = "",
 ) -> T:
     """As `ask`, for an answer that `read` must understand."""
-    answer = ask(function, *args)
+    answer = ask(function, *args, case=case)
     try:
         return read(answer)
     except NotImplementedError:

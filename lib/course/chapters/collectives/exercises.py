@@ -135,7 +135,9 @@ def _blocks(output: Tensor, ranks: int) -> str:
     if any(n < 0 or n != int(n) for n in times):
         return "what was in it before, too"
     parts = [f"{i // ranks}→{i % ranks}" for i, n in enumerate(times) for _ in range(int(n))]
-    return " + ".join(parts) if 0 < len(parts) <= 2 * ranks else f"{len(parts)} blocks"
+    if not parts:
+        return "no rank's part"
+    return " + ".join(parts) if len(parts) <= 2 * ranks else f"{len(parts)} parts"
 
 
 DRAWN = {

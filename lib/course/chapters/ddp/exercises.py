@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 import minidist
-from course.ask.averages import OFF, averages, gradients, net, off
+from course.ask.averages import OFF, averages, gradients, layers, net, off
 from course.ask.forbidden import without_wrappers
 from course.ask.ranks import REAL, Check, Cost, Traffic, alike, graded
 from course.ask.table import Exercise, Table, numbers
@@ -39,6 +39,7 @@ def _weights(model: nn.Module) -> Tensors:
     f"rounding, in {STEPS} steps. The ranks send what an all-reduce of every gradient takes, in no "
     "more messages. Fewer and larger calls would be faster, which is what buckets are for.",
     lambda: [(make,) for make in MODELS],
+    lambda make: layers(*make.args) + " and norms" * ("norm" in make.keywords),
     instead="minidist's collectives",
     hints=HINTS,
 )
@@ -207,6 +208,29 @@ def exposed() -> Table:
     )  # fmt: skip
 
 
+def _why_factors(samples: list[int], given: Sequence[float]) -> str:
+    """The rest of a verdict on factors with which the gradient is not the whole batch's."""
+    ranks, there = len(samples), sum(map(bool, samples))
+    shares = [count / sum(samples) for count in samples]
+    slips = {
+        f"They are {ranks} times too small: the average divides by N already.": shares,
+        "The average divides by all N ranks, also by those that have no samples.":
+            [there * share for share in shares],
+        "With these, each rank counts alike, and not each sample.": [1.0] * ranks,
+        "The average divides by N; a rank's share is of all samples, and no number of them.": [
+            float(count) for count in samples
+        ],
+    }  # fmt: skip
+    found = torch.tensor(given).double()
+    fits = (why for why, slip in slips.items() if found.allclose(torch.tensor(slip).double()))
+    why = next(fits, "Each sample of the batch has to count once: a rank with more, more.")
+    shown, right = (
+        ", ".join(f"{each:.4g}" for each in factors)
+        for factors in (given, [ranks * share for share in shares])
+    )
+    return f"you say {shown}; the gradient of the whole batch takes {right}. {why}"
+
+
 @formula
 def factors(function: Callable[[list[int]], Sequence[float]]) -> str:
     """Grade function(samples): by what each rank multiplies its mean gradient, which is averaged.
@@ -219,7 +243,7 @@ def factors(function: Callable[[list[int]], Sequence[float]]) -> str:
     for samples in cases:
         generator = torch.Generator().manual_seed(sum(samples))
         parts = [torch.randn(n, 3, dtype=torch.float64, generator=generator) for n in samples]
-        case, expected = f"for {samples} ", "a factor for each rank"
+        case, expected = f"for {samples} samples ", "a factor for each rank"
         counts = list(samples)
         given = ask_as(list_of(number), expected, function, counts, case=case)
         if counts != samples:
@@ -230,15 +254,7 @@ def factors(function: Callable[[list[int]], Sequence[float]]) -> str:
         total = torch.as_tensor(sum(f * mean for f, mean in zip(given, means, strict=True)))
         right = torch.cat(parts).mean(0)
         if not torch.allclose(total / len(samples), right, atol=1e-9):
-            why = "Count a rank with more samples more."
-            if torch.allclose(total, right, atol=1e-9):
-                why = f"It is {len(samples)} times too small: the average divides by N already."
-            elif 0 in samples:
-                why = "Count only the ranks that are there."
-            raise Wrong(
-                f"with {samples} samples your factors {given} give another gradient than the "
-                f"whole batch. {why}"
-            )
+            raise Wrong(f"{case}{_why_factors(samples, given)}")
     return (
         f"for all {len(cases)} ways to split a batch, on 1 to 16 ranks. If all ranks have equally "
         "many samples, every factor is 1, so nobody misses them."

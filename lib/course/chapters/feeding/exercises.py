@@ -115,6 +115,7 @@ def _watch(output: torch.Tensor, held: set[int], most: list[int]) -> None:
     "process that has all batches; and the model's gradients were all-reduced once, in one call, "
     "however many backwards there were.",
     lambda: [(micro,) for micro in MICRO],
+    lambda micro: f"with {many(micro, 'batch')} on each rank",
 )
 def accumulate(function: Callable[..., object], micro: int) -> Iterator[Check]:
     """Grade function(model, batches, loss), which must leave the gradient of all batches.
@@ -135,29 +136,26 @@ def accumulate(function: Callable[..., object], micro: int) -> Iterator[Check]:
         )
     if max(most, default=0) > 1:
         raise Wrong(
-            f"with {micro} batches, the activations of {max(most)} forwards are held at once: call "
-            "backward after each forward, which frees them."
+            f"the activations of {max(most)} forwards are held at once: call backward after each "
+            "forward, which frees them."
         )
     whole = torch.cat([batch for rank in range(ranks) for batch in _batches(rank, micro)])
     torch.autograd.backward(_loss(alone(whole)))
     found, right = (flat(p.grad for p in model.parameters()) for model in (own, alone))
     sent = Traffic.of(log)
-    with_all = f"with {many(micro, 'batch')} on each rank"
-    yield len(found) < len(right) and (
-        f"{with_all} there is no gradient of every parameter. Call backward."
-    )
+    yield len(found) < len(right) and "there is no gradient of every parameter. Call backward."
     yield sent.nbytes == 0 and (
-        f"{with_all} nothing was all-reduced: the gradient is of this rank's own batches "
-        "alone. The last backward must be outside of no_sync()."
+        "nothing was all-reduced: the gradient is of this rank's own batches alone. The last "
+        "backward must be outside of no_sync()."
     )
     factor = times(found, right) or 1.0
     size = f"{factor:.3g} times too large" if factor > 1 else f"{1 / factor:.3g} times too small"
     scaled = f"is {size}: divide each loss once, by the number of batches, {micro}."
     every = f"{OFF} Every batch must go through model and backward once."
-    yield off(f"{with_all} the gradient", found, right, {scaled: factor * right}, every)
+    yield off("the gradient", found, right, {scaled: factor * right}, every)
     yield Cost(
         sent, 2 * (ranks - 1) * right.nbytes, 2 * (ranks - 1),
-        f"the gradient of {many(micro, 'batch')} is right",
+        "the gradient is right",
         advice="Only the last backward need talk to the other ranks: the others belong under "
         "model.no_sync().", too_little="Let the last backward of the wrapped model do it.",
     )  # fmt: skip

@@ -45,7 +45,7 @@ def save(function: Callable[[dict[str, Any], Path], object]) -> str:
             Path(name, "back").mkdir()
             torch.save({"weights": torch.zeros(1000)}, path)
             Path(name, "kept").hardlink_to(path)  # a reader that has opened the old file
-            on_worlds(partial(_save, function), [(path,)], worlds=[ranks])
+            on_worlds(partial(_save, function), {"": (path,)}, worlds=[ranks])
     return (
         "on 3 and on 2 real ranks, a reader found the complete old file while rank 0 wrote, and "
         "every rank found the new one after the call. A process that had opened the old file "
@@ -79,7 +79,7 @@ def _save(function: Callable[..., object], path: Path) -> Iterator[Check]:
         "your function sleeps for a fixed time. Another file may take longer: wait for rank 0."
     )
     left = sorted(each.name for each in path.parent.iterdir() if each != path)
-    yield left and f"there is left {left[0]} beside the file."
+    yield left and f"your function leaves {left[0]} beside {path.name}: remove or rename it."
 
 
 def _seen(

@@ -41,6 +41,7 @@ NOT_ALL = (
     "of them. The ranks sent what two all-gathers and a reduce-scatter send, half more than DDP's "
     "all-reduce.",
     lambda: [(4,), ((draw := draws(19)).randrange(5, 12),), (LARGE + draw.randrange(99),)],
+    lambda part: f"with {part:,} weights per rank",
     instead="comm",
 )
 def unit(function: Callable[..., object], part: int) -> Iterator[Check]:
@@ -84,7 +85,7 @@ def unit(function: Callable[..., object], part: int) -> Iterator[Check]:
         "them after forward, and gather them again."
     )
     yield left > 0 and "full weights are still in memory when all is over. What holds them?"
-    yield part >= LARGE and copies(levels["backward"] - before - 2 * whole.nbytes, whole, part)
+    yield part >= LARGE and copies(levels["backward"] - before - 2 * whole.nbytes, whole)
     yield from _compared(answer, torch.stack([_gradient(r, whole) for r in range(ranks)]), rank)
     yield Cost(
         Traffic.of(comm), 3 * (ranks - 1) * whole.nbytes, 3 * (ranks - 1), "the gradient is right",
@@ -95,13 +96,13 @@ def unit(function: Callable[..., object], part: int) -> Iterator[Check]:
     yield beside(log)
 
 
-def copies(kept: int, whole: Tensor, part: int) -> str:
+def copies(kept: int, whole: Tensor) -> str:
     """A sentence on bytes beside its weights and our copy that backward begins with; or ""."""
     if 2 * kept <= whole.nbytes:
         return ""
     return (
-        f"with {part:,} weights on each rank, backward begins with {kept:,} bytes more than its "
-        f"weights, of {whole.nbytes:,}. Keep no copy from forward on: gather them again."
+        f"backward begins with {kept:,} bytes more than its weights, of {whole.nbytes:,}. Keep no "
+        "copy from forward on: gather them again."
     )
 
 
@@ -177,6 +178,14 @@ def rows() -> Table:
     )  # fmt: skip
 
 
+PARTS = (  # where the gradients of each case are
+    "with parts on all ranks",
+    "with empty parts on the last rank",
+    "with None for both gradients on the last rank",
+    "with None for all gradients",
+)
+
+
 def _parts(rank: int, ranks: int, case: int) -> list[Tensor | None]:
     """Parts of gradients; empty on the last rank in case 1, none there in 2, nowhere in 3."""
     generator = torch.Generator().manual_seed(10 * case + rank)
@@ -189,7 +198,8 @@ def _parts(rank: int, ranks: int, case: int) -> list[Tensor | None]:
 @graded(
     f"{REAL} the norm is that of the full gradient, even where ranks have empty parts or none, and "
     "each time one number was all-reduced, once.",
-    lambda: [(case,) for case in range(4)],
+    lambda: [(case,) for case in range(len(PARTS))],
+    lambda case: PARTS[case],
     instead="comm",
 )
 def norm(function: Callable[..., object], case: int) -> Iterator[Check]:

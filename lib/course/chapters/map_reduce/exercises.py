@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from course.ask.table import Exercise, Table
-from course.ask.verdict import LIMIT, Grader, Wrong, alone, ask, draws, number, whole
+from course.ask.verdict import LIMIT, Grader, Wrong, alone, ask, draws, number, raised, whole
 from minidist.errors import TaskError
 from minidist.mapreduce.map_reduce import map_reduce
 from minidist.schedule.replay import goal
@@ -72,7 +72,8 @@ def _right(texts: Sequence[str]) -> dict[str, float]:
 def _pairs(mapper: Mapper, text: str) -> list[Pair]:
     most = 2 * len(words(text)) + 100
     try:
-        pairs = [(key, value) for key, value in islice(_all(ask(mapper, text)), most)]
+        given = _all(ask(mapper, text, case=f"in the mapper, for {text!r:.80}, "), text)
+        pairs = [(key, value) for key, value in islice(given, most)]
     except (TypeError, ValueError) as error:
         what = "for one text the mapper must yield pairs (letter, value)"
         raise Wrong(f"{what}; for {text!r} it does not: {error}.") from error
@@ -83,7 +84,7 @@ def _pairs(mapper: Mapper, text: str) -> list[Pair]:
     return pairs
 
 
-def _all(given: Any) -> Iterator[Any]:
+def _all(given: Any, text: str) -> Iterator[Any]:
     """Everything that a learner's generator yields; an exception makes the answer wrong."""
     iterator = iter(given)
     try:
@@ -91,8 +92,7 @@ def _all(given: Any) -> Iterator[Any]:
     except NotImplementedError:
         raise
     except Exception as error:
-        raised = f"{type(error).__name__}: {error}".rstrip(": ")
-        raise Wrong(f"the mapper raised {raised}.") from error
+        raise Wrong(f"for {text!r:.80} the mapper raised {raised(error)}.") from error
 
 
 def _groups(pairs: Iterable[Pair]) -> dict[Any, list[Any]]:
@@ -104,24 +104,42 @@ def _groups(pairs: Iterable[Pair]) -> dict[Any, list[Any]]:
 
 def _reduced(function: Reducer, pairs: Iterable[Pair]) -> list[Pair]:
     """The results of a combiner or a reducer, key by key."""
-    return [(key, ask(function, key, values)) for key, values in _groups(pairs).items()]
+    name = getattr(function, "__name__", "your function")
+    return [
+        (key, ask(function, key, values, case=f"in {name}, for {key!r} and {values!r:.80}, "))
+        for key, values in _groups(pairs).items()
+    ]
 
 
 def _compare(right: dict[str, float], means: Iterable[Pair], how: str, hint: str = "") -> None:
     answer = dict(means)
     if set(answer) != set(right):
-        missing = sorted(set(right) - set(answer))
-        extra = sorted(map(str, set(answer) - set(right)))
-        raise Wrong(
-            f"{how} the keys are not the first letters, in small letters, of the texts' words: "
-            f"missing {missing}, not expected {extra}. Words are letters only."
-        )
+        raise Wrong(f"{how} {_why_keys({*map(str, answer)}, {*right})}")
     for letter, mean in right.items():
-        if not _is(answer[letter], mean):
+        if not _is(found := answer[letter], mean):
+            shown = f"{found:.4g}" if isinstance(found, float) else f"{found!r:.80}"
+            if isinstance(found, tuple | list) and len(found) == 2:
+                hint = " Is that a sum and a number? Divide them in the reducer."
             raise Wrong(
-                f"{how}, the words with {letter!r} have a mean length of {answer[letter]!r:.80}; "
-                f"expected {mean:.4g}.{hint}"
+                f"{how}, the words with {letter!r} have a mean length of {shown}; expected "
+                f"{mean:.4g}.{hint}"
             )
+
+
+def _why_keys(found: set[str], right: set[str]) -> str:
+    """A sentence on keys that are not the first letters of words."""
+    extra, missing = sorted(found - right), sorted(right - found)
+    if extra and all(len(key) > 1 for key in extra):
+        why = "A key is a letter, not a word."
+    elif extra and any(key.lower() != key for key in extra):
+        why = "Upper and lower case are one letter: make words small first."
+    elif extra:
+        why = "Words are letters only: split at all else."
+    else:
+        why = "Yield a pair for every word."
+    lists = {"there is no {}": missing, "there are {}, too": extra}
+    said = [text.format(", ".join(map(repr, keys[:12]))) for text, keys in lists.items() if keys]
+    return f"the keys are not the first letters of the texts' words: {', and '.join(said)}. {why}"
 
 
 def _is(given: object, mean: float) -> bool:

@@ -1,7 +1,7 @@
 """Graders of the lab on pipelines: orders by replay, the bubble by its price."""
 
 from collections.abc import Callable, Iterable
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Any
 
 from course.ask.table import Exercise, Table
@@ -19,7 +19,9 @@ def one_f_one_b(function: OfRank) -> str:
     for ranks, micro in (cases := _cases(29)):
         where, order = _asked(function, ranks, micro, "FB")
         right = pipeline.one_f_one_b(ranks, micro)
+        ahead = [len([*takewhile(lambda work: work.kind == "F", own)]) for own in order]
         hint = (
+            f"Before their first B, ranks 0, 1 ... do {', '.join(map(str, ahead))} F. "
             "A rank waits while it could work. How far it runs ahead, the ranks behind it decide."
         )
         _check_time(where, order, right, hint)

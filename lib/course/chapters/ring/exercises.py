@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 
 import minidist
+from course.ask.averages import off
 from course.ask.crossing import Crossing, check_crossing
 from course.ask.forbidden import without_torch
 from course.ask.ranks import Check, Cost, Traffic, on_worlds
@@ -82,7 +83,7 @@ def ring_all_reduce(function: HandWritten) -> str:
     note = "After the first phase rank r holds the sum of chunk r, as reduce-scatter must."
     if first != -1:
         note = f"Note: your rank r starts with chunk r{first:+d}; minidist's starts with chunk r-1."
-    on_worlds(_on_real_ranks, [(function,)], worlds=(4,))
+    on_worlds(_on_real_ranks, {f"with {ELEMENTS:,} elements": (function,)}, worlds=(4,))
     return (
         "for 1, 2, 3, 4, 5 and 7 ranks: your loop sends exactly the schedule's messages. On 4 real "
         "processes it gives the sums of minidist.all_reduce, and all ranks together send "
@@ -213,8 +214,12 @@ def _on_real_ranks(function: HandWritten) -> Iterator[Check]:
     if log:
         raise Wrong("your function calls minidist. Use `exchange` and nothing else.")
     minidist.all_reduce(theirs)
-    yield not torch.allclose(mine, theirs, atol=1e-5) and (
-        "the sums of chunks of different lengths, between real processes, differ from all_reduce's."
-    )
+    parts = (each.tensor_split(ranks) for each in (mine, theirs))
+    for chunk, (found, right) in enumerate(zip(*parts, strict=True)):
+        what = f"at the end chunk {chunk}, of {len(right)} elements,"
+        yield off(what, found, right, otherwise=(
+            "is not the sum over all ranks, as whole numbers were between threads. Is anything "
+            "rounded, or are chunks taken for equally long?"
+        ))  # fmt: skip
     took = Traffic(sum(sent), len(sent))
     yield Cost(took, 2 * (ranks - 1) * mine.nbytes, 2 * (ranks - 1), "the sums are right")

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 
 from course.ask.switchboard import Call, Deadlock, Part, Switchboard
+from course.ask.verdict import raised
 
 PATIENCE = 5.0  # seconds for all threads to end
 
@@ -71,8 +72,7 @@ class Threads:
         except (Deadlock, Failed, NotImplementedError) as error:
             self._errors.append(error)
         except Exception as error:
-            raised = f"{type(error).__name__}: {error}".rstrip(": ")
-            self._errors.append(Failed(f"on rank {rank} it raised {raised}"))
+            self._errors.append(Failed(f"on rank {rank} it raised {raised(error)}."))
         with self._lock:
             self._board.end(rank)
 

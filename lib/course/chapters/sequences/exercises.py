@@ -25,6 +25,7 @@ def _attention(scores: Tensor, values: Tensor) -> Pair:
     return scores.softmax(-1) @ values, scores.logsumexp(-1, keepdim=True)
 
 
+EXPECTED = "out and lse, two tensors"
 MERGES = {  # scale of the scores, and where the keys are cut
     "two pieces of four keys": (1.0, (4,)),
     "pieces of one key and of seven": (1.0, (1,)),
@@ -48,7 +49,7 @@ def merge(function: Callable[[Tensor, Tensor, Tensor, Tensor], Pair]) -> str:
         merged, seen = blocks[0], edges[1]
         for block, end in zip(blocks[1:], edges[2:], strict=True):
             given = [each.clone() for each in (*merged, *block)]
-            found = ask_as(_pair, "out and lse, two tensors", lambda _, g=given: function(*g), name)
+            found = ask_as(_pair, EXPECTED, function, *given, case=f"for {name} ")
             if not all(map(torch.equal, given, (*merged, *block))):
                 raise Wrong(f"for {name}: what you are given is changed; make new tensors.")
             right = _attention(scores[..., :end], values[..., :end, :])

@@ -29,6 +29,7 @@ WIDTH = 6
     "process. A rank takes part in one all-reduce in forward and one in backward. Each of your "
     "functions is the other one's transpose: one sums in forward, the other in backward.",
     lambda: [(4,), (draws(61).randrange(5, 12),)],
+    lambda tokens: f"with {tokens} tokens",
     instead="comm",
 )
 def split(function: Callable[..., Any], tokens: int) -> Iterator[Check]:

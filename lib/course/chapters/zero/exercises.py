@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
 import minidist
-from course.ask.averages import averages, backward, flat, gradients, net, off
+from course.ask.averages import averages, backward, flat, gradients, layers, net, off
 from course.ask.forbidden import without_wrappers
 from course.ask.ranks import REAL, Check, Cost, Traffic, alike, graded
 from course.ask.table import Exercise, Table, numbers
@@ -29,6 +29,7 @@ MODELS: tuple[Widths, ...] = ((4, 5, 4, 2), (1, 3, 1))
     f"in all {STEPS} steps. Each rank keeps the moments of its slice alone, and sends in two calls "
     "what one all-reduce sends.",
     lambda: [(widths,) for widths in MODELS],
+    layers,
     instead="minidist's collectives",
 )
 def by_hand(function: Callable[..., Any], widths: Widths) -> Iterator[Check]:
