@@ -33,11 +33,11 @@ def write(path: Path, text: str) -> None:
 
 def points(entry: Entry, weights: Weights) -> float:
     """Those of the tasks that are right, and a part of those that are earned in parts."""
-    results = {task: entry["tasks"].get(task, {}) for task in weights}
-    return sum(
-        weight * results[task].get("earned", results[task].get("status") == "right")
-        for task, weight in weights.items()
-    )
+    earned = 0.0
+    for task, weight in weights.items():
+        result = entry["tasks"].get(task, {})
+        earned += weight * result.get("earned", result.get("status") == "right")
+    return earned
 
 
 def of_all(entry: Entry, weights: Weights) -> str:

@@ -63,8 +63,8 @@ def _module(lab: str, tag: str) -> str:
 
     That is the capstone's: nothing in its cell counts, which may have the whole job in it.
     """
-    given = [each.value for each in grading(lab, tag).args if isinstance(each, ast.Constant)]
-    return next((each for each in given if str(each).startswith("mine.")), "")
+    given = [str(each.value) for each in grading(lab, tag).args if isinstance(each, ast.Constant)]
+    return next((each for each in given if each.startswith("mine.")), "")
 
 
 def _exercise(lab: str, tag: str, submission: Submission) -> Verdict:
