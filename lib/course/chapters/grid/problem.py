@@ -156,7 +156,7 @@ def numbers(found: Search) -> dict[str, Any]:
         "bubble_own": _bubble(own.grid) / EACH,
         "bubble_best": _bubble(ways) / EACH,
         "bubble_tokens": _bubble(ways),
-        "border_tokens": bill(ways).borders / bill(ways).compute * EACH,
+        "border_tokens": bill(ways).borders / sum(bill(ways)[:3]) * EACH,  # at the grid's own rate
         "ex_strong": 4 * _bubble(own.grid) / EACH,
         "medium_10": rules.widest_tensor(MEDIUM, H100, 0.1),
         "large_10": rules.widest_tensor(LARGE, H100, 0.1),
