@@ -314,5 +314,6 @@ def said(
 
 
 def test_what_does_not_fit_is_refused_on_all_ranks() -> None:
-    for of_rank in launch(lambda: [said(**how) for how in REFUSED.values()], 2):
+    every = launch(lambda: [said(**how) for how in REFUSED.values()], 2, timeout=300)
+    for of_rank in every:
         assert of_rank == list(REFUSED)
