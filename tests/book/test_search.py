@@ -120,7 +120,7 @@ def test_an_explanation_has_two_sentences_and_what_is_not_explained_is_said(tab:
     search(tab, "[rank1]: Connection reset by peer")
     says = tab.locator("p.message + p.excerpt").inner_text()
     assert says.startswith("While ranks meet, something else listens")
-    assert says.endswith("Later, it is an echo of a rank that died.")
+    assert says.endswith("Later, it is usually the echo of a death.")
     search(tab, "RuntimeError: mat1 and mat2 shapes cannot be multiplied (2x3 and 4x5)")
     said = tab.locator("p.message").all_inner_texts()
     assert said[0] == "This message is not among the error messages that the book explains."

@@ -558,6 +558,19 @@ def test_a_rank_that_is_asked_for_its_stack_after_its_record_lives_on(tmp_path: 
     assert minidist.launch(asked_too_late, 1, tmp_path) == [True]
 
 
+def test_a_rank_killed_while_it_notes_its_end_has_its_first_line(tmp_path: Path) -> None:
+    recorder, written = Recorder(tmp_path / "0.calls", 0, 1), list[slice]()
+
+    class Memory:
+        def __setitem__(self, place: slice, content: bytes) -> None:
+            assert len(content) == LINE
+            written.append(place)
+
+    recorder._memory = Memory()  # type: ignore[assignment]
+    recorder.note("raised", "ValueError: 3")
+    assert written == [slice(None, LINE)], "at once"
+
+
 def test_what_an_earlier_run_and_a_launcher_s_end_leave_is_understood(tmp_path: Path) -> None:
     Recorder(tmp_path / "3.calls", 3, 4).note("raised")
     with pytest.raises(minidist.RankError, match="was killed by SIGTERM"):

@@ -118,7 +118,7 @@ class Recorder:
         """Write the first line: what has become of the rank."""
         who: dict[str, Any] = {"rank": self.rank, "ranks": self.ranks, "pid": os.getpid()}
         who |= {"host": socket.gethostname(), "time": time.time(), "error": shorten(error, 100)}
-        self._write(0, state, who)
+        self._memory[:LINE] = _line(state, who)  # at once: it may be killed meanwhile
 
     def enter(
         self,
@@ -167,12 +167,16 @@ class Recorder:
 
     def _write(self, place: int, state: str, line: dict[str, Any]) -> None:
         self._state(place, "")
-        start, content = place * LINE, f"{json.dumps(line):<{LINE - STATE - 1}}\n"
-        self._memory[start + STATE : start + LINE] = content.encode()
+        start = place * LINE
+        self._memory[start + STATE : start + LINE] = _line(state, line)[STATE:]
         self._state(place, state)
 
     def _state(self, place: int, state: str) -> None:
         self._memory[place * LINE : place * LINE + STATE] = f"{state:<{STATE}}".encode()
+
+
+def _line(state: str, line: dict[str, Any]) -> bytes:
+    return f"{state:<{STATE}}{json.dumps(line):<{LINE - STATE - 1}}\n".encode()
 
 
 _current: Recorder | None = None

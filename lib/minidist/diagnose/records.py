@@ -5,7 +5,6 @@ import json
 import os
 import re
 import socket
-import time
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -167,9 +166,6 @@ def _members(line: str) -> tuple[str, list[int]]:
 def _lines(file: Path) -> list[tuple[str, dict[str, Any]]]:
     """State and content of each line; without those that are being written."""
     lines, content = [], file.read_text("latin-1")  # a character for each byte
-    if not content[:STATE].strip():  # the first one is, which takes microseconds
-        time.sleep(0.01)
-        content = file.read_text("latin-1")
     for start in range(0, len(content), LINE):
         with suppress(ValueError):
             if state := content[start : start + STATE].strip(" \0"):
