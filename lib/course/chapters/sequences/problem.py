@@ -42,9 +42,12 @@ def layer_ms() -> tuple[float, float]:
 
 def rates() -> tuple[float, float]:
     """Operations per second of a layer's matrices, and of its causal scores."""
-    long, job = sized("medium", TOKENS), {"gpus": 64, "tokens": TOKENS, "sequence": TOKENS}
+    long = sized("medium", TOKENS)
     products = long.operations - long.attention - long.head
-    matrices, scores = (ask(what, "medium", **job) for what in ("matrices", "attention"))
+    matrices, scores = (
+        ask(what, "medium", gpus=64, tokens=TOKENS, sequence=TOKENS)
+        for what in ("matrices", "attention")
+    )
     return 3 * products / matrices, 3 * long.attention / scores
 
 
