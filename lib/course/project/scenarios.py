@@ -167,17 +167,17 @@ def apart(net: nn.Module, rows: Tensor, task: Task, ranks: int) -> Slips:
         step_all([SGD(other.parameters(), LEARNING_RATE)])
         return other
 
-    every, many = rows.flatten(0, 1), ranks
-    sums = f"The gradients are added up over {many} ranks, and not divided by their number."
+    every = rows.flatten(0, 1)
+    sums = f"The gradients are added up over {ranks} ranks, and not divided by their number."
+    twice = "The gradients are divided twice by the number of ranks."
     slips = {
-        sums: many * [stepped(every, many)],
-        "The gradients are divided twice by the number of ranks.": many
-        * [stepped(every, 1 / many)],
+        sums: ranks * [stepped(every, ranks)],
+        twice: ranks * [stepped(every, 1 / ranks)],
         "Each rank has stepped by its own gradient: it is not averaged.": [
             stepped(own, 1) for own in rows
         ],
         "It is the loss of the weights before step 1: the model does not use those that the "
-        "optimizer has stepped on.": many * [deepcopy(net)],
+        "optimizer has stepped on.": ranks * [deepcopy(net)],
     }
     return slips if ranks > 1 else {}
 

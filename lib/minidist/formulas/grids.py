@@ -83,9 +83,10 @@ def step_of(question: Question, grid: Grid, parts: dict[str, Any] | None = None)
                 grid.context, grid.expert,
             )
         )  # fmt: skip
-    local, nodes = into_nodes(question.ranks, gpu, grid.tensor, grid.pipeline)
+    near, far = grid.tensor, grid.pipeline
     if grid.nearer == "pipeline":
-        local, nodes = into_nodes(question.ranks, gpu, grid.tensor * grid.pipeline)
+        near, far = near * far, 1
+    local, nodes = into_nodes(question.ranks, gpu, near, far)
     return TrainingStep(
         known[key], gpu, question.each, local, nodes, grid.batch * micro, KEPT[grid.recompute],
         25, False, question.fused_loss, [], grid.tensor, grid.pipeline, micro, grid.interleaved,
