@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from course.ask.verdict import Wrong
-from course.project import costs
+from course.project import costs, held
 from course.project.check import compare
 from course.project.costs import WIDTH, Cost, check_cost, cost, memory, of_all
 from course.project.held import Held
@@ -50,6 +50,15 @@ def on_a_rank(name: str) -> tuple[dict[str, str], dict[str, Cost]]:
             with patch.object(costs, "memory", return_value=Held(right.peak, right.kept)):
                 measured[way] = cost(kind, wrong)
     return said, measured
+
+
+@pytest.mark.parametrize(("levels", "kept"), [([9, 99, 12, 12, 12], 3), ([9, 20, 30, 40, 50], 11)])
+def test_what_is_freed_late_is_not_kept_and_what_is_kept_stays(
+    levels: list[int], kept: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = iter(levels)
+    monkeypatch.setattr(held, "of_the_process", lambda: next(left))
+    assert held.measured(lambda: lambda: None).kept == kept
 
 
 @pytest.mark.parametrize("name", [name for name, each in MILESTONES.items() if each.train])

@@ -45,14 +45,18 @@ class Held(NamedTuple):
 def measured(make: Callable[[], Step]) -> Held:
     """What a step holds that `make` prepares.
 
-    Of three peaks the least, as threads may free late. Only the process knows of arrays and files.
+    Of several looks the least, as threads may free late; what is kept is there in all of them.
+    Only the process knows of arrays and files.
     """
     meter, before = Meter(), of_the_process()
     step = make()
     for _ in range(STEPS):
         step()
-    kept = of_the_process() - before
-    return Held(min(meter.curve(step).peak for _ in range(STEPS)), kept)
+    peaks, grown = [], [of_the_process() - before]
+    for _ in range(STEPS):
+        peaks.append(meter.curve(step).peak)
+        grown.append(of_the_process() - before)
+    return Held(min(peaks), min(grown))
 
 
 def of_the_process() -> int:
