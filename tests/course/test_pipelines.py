@@ -26,14 +26,13 @@ def ends(order: Order, takes: Mapping[str, float] = TAKES) -> float:
 
 
 def test_what_the_chapter_says_of_its_figures_and_its_exercise() -> None:
-    thin, fold = pipeline.interleaved(4, 4, 2), pipeline.dual_pipe_v(2, 4)
+    thin = pipeline.interleaved(4, 4, 2)
     halves = {kind: takes / 2 for kind, takes in TAKES.items()}
     assert ends(gpipe(4, 1), {"F": 4, "B": 8}) == 48
     assert ends(gpipe(4, 4)) == 21
     assert ends(gpipe(4, 8)) == ends(pipeline.one_f_one_b(4, 8)) == 33
     assert (ends(thin, halves), ends(pipeline.zero_bubble(4, 4))) == (16.5, 15)
     assert [most / 2 for most in most_held(thin)] == [4, 4, 3.5, 2.5]
-    assert ends(fold, halves) == ends(pipeline.zero_bubble(2, 4)) == 13
     assert most_held(pipeline.one_f_one_b(8, 64))[0] == 8
     assert abs(pipeline.bubble(replay(gpipe(8, 6))) - 7 / 13) < 1e-9
 

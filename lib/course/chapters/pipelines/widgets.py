@@ -6,7 +6,6 @@ from course.interactive.frames import Cell, Frame, FramesChoice, FramesStepper, 
 from minidist.schedule import pipeline
 from minidist.schedule.pipeline import (
     Order,
-    Overlapped,
     Pass,
     Work,
     homes,
@@ -24,7 +23,6 @@ ORDERS: Mapping[str, Order] = {
     "1F1B": pipeline.one_f_one_b(RANKS, MICRO),
     "interleaved, two chunks": pipeline.interleaved(RANKS, MICRO, 2),
     "zero bubble": pipeline.zero_bubble(RANKS, MICRO),
-    "DualPipeV": pipeline.dual_pipe_v(RANKS, MICRO),
 }
 
 
@@ -62,8 +60,6 @@ def _sentences(order: Order, passes: Sequence[Pass], now: float) -> Iterator[str
         elif later:
             work = min(later, key=lambda each: each.start).work
             needed = needs(work, len(home))
-            if isinstance(work, Overlapped):
-                needed += needs(order[rank][order[rank].index(work) + 1], len(home))
             late = max((of[each] for each in needed if each in of), key=lambda each: each.end)
             yield f"Rank {rank} waits for rank {late.rank}: {_words(order, late.work)}."
         else:
