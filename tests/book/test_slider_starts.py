@@ -29,8 +29,7 @@ STARTS = [
         r"\b8 4 [\d.]+ [\d.]+ ([\d.]+) ",  # blocks per unit, units, GB, without, with
     ),
     ("zero", "state", r"DDP would need (\d+) GB", r"one copy takes (\d+) GB"),
-    ("beyond", "grid", r"A step takes ([\d.]+) s", r"fits: \{ ?zero2.+?([\d.]+) s, \d+ GB"),
-    ("beyond", "grid", r"The peak of (\d+) GB", r"fits: \{ ?zero2.+?[\d.]+ s, (\d+) GB"),
+    ("beyond", "grid", r"A step takes ([\d.]+) s", r"\bsum ([\d.]+) "),
     ("choosing", "plan", r"([\d,]+) tokens/s \(100%\): run", r"fsdp_kept .*?([\d,]+) compute"),
 ]
 
