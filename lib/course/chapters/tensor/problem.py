@@ -4,7 +4,7 @@ from typing import Any
 
 from course.pages.price import ask
 from minidist.planner.hardware import H100
-from minidist.planner.jobs import LARGE, MEDIUM
+from minidist.planner.jobs import MEDIUM
 
 HEAD = "T", "peak, GB", "compute, ms", "collectives, ms", "share", "share, large model"
 
@@ -24,13 +24,7 @@ def _row(ranks: int) -> list[Any]:
     return [ranks, peak, *medium, *(f"{each[1] / each[0]:.0%}" for each in (medium, large))]
 
 
-def widest(share: float = 0.1) -> dict[str, float]:
-    """The degree at which messages take a share of the time of the matrices, at line rate."""
-    found = {}
-    for name, job in (("medium", MEDIUM), ("large", LARGE)):
-        products = job.operations - job.attention - job.head
-        per_second = 3 * products / ask("matrices", name)
-        for link, rate in (("nvlink", H100.nvlink), ("network", H100.network)):
-            found[f"{name}_{link}"] = 1 + 4.5 * share * job.width * rate / per_second
-        found[f"{name}_per_byte"] = per_second / H100.nvlink
-    return found
+def per_byte() -> float:
+    """Operations of the medium model's matrices while a GPU sends a byte over NVLink."""
+    products = MEDIUM.operations - MEDIUM.attention - MEDIUM.head
+    return 3 * products / ask("matrices", "medium") / H100.nvlink
