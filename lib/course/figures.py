@@ -51,7 +51,7 @@ from course.chapters.map_reduce.figures import map_shuffle_reduce
 from course.chapters.memory.figures import GPT2_BLOCK, block_memory, rank_memory, step_memory
 from course.chapters.pipelines.figures import pipelines
 from course.chapters.ring.figures import chunk_tour, link_lanes, ring_circle
-from course.chapters.sequences.figures import causal_blocks, ring_of_keys, ring_work
+from course.chapters.sequences.figures import ring_of_keys, ring_work
 from course.chapters.tensor.figures import half_twice, losses, split_block, who_talks
 from course.chapters.which.figures import one_memory, protocols, ring_path, winners
 from course.chapters.why.figures import filled, machine

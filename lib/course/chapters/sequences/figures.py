@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from from_scratch.context import pieces
 from minidist.plots import style
 from minidist.plots.cells import Cell, cells
 from minidist.plots.style import RANK
@@ -27,33 +26,6 @@ def ring_of_keys(ranks: int) -> Figure:
 
 def _piece(owner: int, at: int) -> Cell:
     return Cell(str(owner), (RANK[owner], 0.5), 1.0, at)
-
-
-def causal_blocks(ranks: int) -> Figure:
-    """Which piece of queries sees which of keys, by whom and when: in order, and in a zigzag."""
-    figure, grid = style.subplots(1, 2, size=(WIDE, 2.3))
-    count = 2 * ranks
-    for axes, zigzag in zip(grid[0], (False, True), strict=True):
-        cut = 1 if zigzag else 2  # each rank has two of `count` pieces, in order side by side
-        owner = {
-            cut * piece + half: rank
-            for rank in range(ranks)
-            for piece in pieces(rank, ranks, zigzag)
-            for half in range(cut)
-        }
-        names = [f"rank {owner[query]}" for query in range(count)]
-        rows = [[_block(owner, query, key) for key in range(count)] for query in range(count)]
-        title = "zigzag" if zigzag else "in order"
-        cells(axes, rows, names, title=title, x_label="keys and values")
-    return figure
-
-
-def _block(owner: Mapping[int, int], query: int, key: int) -> Cell:
-    """A cell with the step in which a query's rank has the key; empty where it may not look."""
-    if key > query:
-        return Cell()
-    step = (owner[query] - owner[key]) % len(set(owner.values())) + 1
-    return Cell(str(step), (RANK[owner[query]], 0.5))
 
 
 def ring_work(layouts: Mapping[str, Mapping[str, Sequence[float]]]) -> Figure:
