@@ -77,7 +77,6 @@ def _text() -> tuple[Tensor, str]:
     return characters(text())
 
 
-# [worker]
 def work_in_rounds(path: Path, worker: int, work: Work) -> Tensor:
     """Train as a member of the quorum until it says that training is over; return the weights."""
     model = work.model()
@@ -90,9 +89,6 @@ def work_in_rounds(path: Path, worker: int, work: Work) -> Tensor:
         optimizer.zero_grad()
         member.share(optimizer)
     return optimizer.start.detach()
-
-
-# [end]
 
 
 class Run:
