@@ -269,7 +269,7 @@ def test_words_in_code_that_are_pale_are_noticed(tab: Page) -> None:
 
 
 def test_code_has_thirteen_pixels_or_just_as_many_as_its_longest_line_needs(tab: Page) -> None:
-    open_page(tab, "book/tensor.html", DESK)
+    open_page(tab, "book/ddp.html", DESK)
     sizes = tab.evaluate("""[...document.querySelectorAll("article .highlight pre")]
         .filter((pre) => pre.checkVisibility() && !pre.closest(".cell_output"))
         .map((pre) => [parseFloat(getComputedStyle(pre).fontSize), pre.textContent])""")
