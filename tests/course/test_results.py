@@ -11,7 +11,6 @@ from minidist.planner.hardware import (
     ETHERNET_100,
     H100,
     H200,
-    PCIE_4,
     PCIE_5,
 )
 from minidist.planner.jobs import LARGE, MEDIUM, SMALL
@@ -109,7 +108,7 @@ def test_rates_are_those_of_the_data_sheets_in_bytes_and_each_way() -> None:
     assert [gpu.network * 8 / 1e9 for gpu in gpus] == [200, 400, 400, 400]
     assert [2 * gpu.nvlink / 1e9 for gpu in gpus] == [600, 900, 900, 1800]
     assert ETHERNET_100 == 100 / 8 * 1e9
-    assert (PCIE_4, PCIE_5) == (16 * 2e9, 16 * 4e9)
+    assert PCIE_5 == 16 * 4e9
     assert H100.node_network == 8 * 50e9 == 400e9
     assert 79.6 * 1024 < 81_559 <= 80 * 1024  # MiB that the driver reports of an H100
 
@@ -127,16 +126,9 @@ def test_rates_are_as_the_page_says() -> None:
             assert 0.98 < matrices / H100.rate(job.width) < most
 
 
-def test_layers_alone_split_and_in_eight_bits_are_as_the_page_of_rates_says() -> None:
-    said, found = rates.of_layers(), rates.rates_by_ranks()
+def test_layers_alone_and_in_eight_bits_are_as_the_page_of_rates_says() -> None:
+    said = rates.of_layers()
     assert 0.01 < said["h200_autocast_least"] < said["h200_autocast_most"] < 0.105
     assert 0.01 < said["h200_bf16_least"] < said["h200_bf16_most"] < said["h200_autocast_most"]
-    assert [[*ranks] for ranks in found.values()] == [[1, 2, 4, 8]] * 3
-    assert said["split_medium"] < 0.75 < 0.9 < said["split_large"] < 1
-    assert 600 < min(found[LARGE.width].values()) < max(found[LARGE.width].values()) < 680
-    assert round(found[MEDIUM.width][8]) == 426
     assert 1.8 < said["fp8_products"] < 1.85
     assert 1.0 < said["fp8_cast"] < 1.05
-    for found_ in rates.experts_by_tokens().values():
-        assert 0.15 < found_[64] / max(found_.values()) < 0.3, "a fifth, or a quarter"
-    assert len(rates.experts().axes[0].lines) == 4

@@ -12,7 +12,6 @@ from course.pages import results
 from course.pages.predicted import GPUS, throughput
 from course.pages.recorded import recorded
 from course.pages.table import folded, table
-from minidist.formulas.compute import FEW
 from minidist.planner.hardware import A100, H100, H200, Accelerator
 from minidist.planner.jobs import LARGE, MEDIUM, SMALL
 from minidist.planner.sizes import Sizes
@@ -88,16 +87,6 @@ def layers_beside() -> Markdown:
     return folded("All numbers (–: not timed)", table(head, rows))
 
 
-def rates_by_ranks() -> dict[int, dict[int, float]]:
-    """Width → ranks → TFLOP/s of one rank's part of a layer, in bf16 on one sequence."""
-    reached: dict[int, dict[int, float]] = {}
-    for row in recorded("gpu_grid")["rows"]:
-        alone = row.get("way") == "bf16" and row["sequences"] == 1
-        if row.get("what") == "layer" and alone and not row["checkpointed"]:
-            reached.setdefault(row["width"], {})[row["tensor"]] = row["tflops"]
-    return reached
-
-
 def eight_bits() -> tuple[float, float]:
     """How many times as fast as in bf16 a layer's products are in fp8: alone, and with casts.
 
@@ -112,30 +101,6 @@ def eight_bits() -> tuple[float, float]:
     return bf16 / products, bf16 / cast
 
 
-def experts_by_tokens() -> dict[tuple[int, int], dict[int, float]]:
-    """(width, width inside) → tokens of each of eight experts → TFLOP/s of all, in bf16."""
-    reached: dict[tuple[int, int], dict[int, float]] = {}
-    for row in recorded("gpu_experts")["rows"]:
-        if row.get("way") == "feed-forward" and row["experts"] == 8:
-            shape = reached.setdefault((row["width"], row["hidden"]), {})
-            shape[row["tokens"]] = row["tflops"]
-    return reached
-
-
-def experts() -> Figure:
-    """The rate of experts over the tokens of each, as shares of the largest, and predicted."""
-    lines, tokens = [], [64, 256, 1024, 4096]
-    for color, ((width, inside), found) in enumerate(sorted(experts_by_tokens().items())):
-        shares = [100 * found[each] / max(found.values()) for each in tokens]
-        lines.append(Curve(f"{width:,} × {inside:,}", tokens, shares, color))
-    formula = [100 * each / (each + FEW) for each in tokens]
-    lines.append(Curve("planner", tokens, formula, 3, predicted=True))
-    ticks: dict[float, str] = {each: f"{each:,}" for each in tokens}
-    panels = {"% of the best rate": lines}
-    x_label = "tokens of each expert"
-    return curves(panels, x_label=x_label, x_ticks=ticks, y_log=False, y_zero=True)
-
-
 def clock(job: Sizes) -> float:
     """FLOPs per second of a layer's matrices and its attention together, on an H100."""
     matrices = job.operations - job.head - job.attention
@@ -144,13 +109,12 @@ def clock(job: Sizes) -> float:
 
 
 def of_layers() -> dict[str, float]:
-    """What the page's sentences say of a layer alone, on either GPU, split, and in eight bits."""
-    one, other, shared = layers_alone(), layers_alone("gpu_rates_h200"), rates_by_ranks()
+    """What the page's sentences say of a layer alone, on either GPU, and in eight bits."""
+    one, other = layers_alone(), layers_alone("gpu_rates_h200")
     found = {}
     for name, job in JOBS.items():
         rate = 1e12 * one[job.width, "autocast"]["tflops"]
         found[f"faster_{name}"] = rate / clock(job)
-        found[f"split_{name}"] = shared[job.width][8] / shared[job.width][1]
     for way in ("autocast", "bf16"):
         keys = [(job.width, way) for job in JOBS.values()]
         gains = [other[key]["tflops"] / one[key]["tflops"] - 1 for key in keys]

@@ -78,6 +78,5 @@ def faster(gpu: Gpu, precision: str) -> float:
     return FASTER[precision]
 
 
-PCIE_4 = 32e9  # 16 lanes, bytes a second in each direction
-PCIE_5 = 64e9
-ETHERNET_100 = 12.5e9  # 100 Gb/s, bytes a second in each direction
+PCIE_5 = 64e9  # 16 lanes, bytes a second in each direction
+ETHERNET_100 = 12.5e9  # 100 Gb/s, the same
