@@ -36,7 +36,6 @@ from course.chapters.gpus.figures import (
     bucket_sweep,
     failures,
     kernel_waits,
-    memory_by_formula,
 )
 from course.chapters.gpus.traces import (
     ddp_trace,

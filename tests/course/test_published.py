@@ -245,12 +245,6 @@ def test_failures_are_all_counted() -> None:
     assert round(100 * gpus / 419) == 64
 
 
-def test_memory_measured_stands_beside_the_formula() -> None:
-    ddp, fsdp = figures.memory_by_formula(published("ddp_fsdp_zero")).axes
-    assert {"24", "24.2", "25.6", "out of memory"} <= set(texts(ddp))
-    assert {"2.5", "2.6", "5.5"} <= set(texts(fsdp))
-
-
 def test_a_kernel_lasts_as_long_as_the_others_let_it_wait() -> None:
     (axes,) = figures.kernel_waits(published("fsdp_waiting"), "reduce_scatter", 3264).axes
     transfers = [bar.get_width() for bar in axes.patches if bar.get_x() == 0]

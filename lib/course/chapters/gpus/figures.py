@@ -7,7 +7,6 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from course.chapters.gpus.traces import DARK, WIDE
-from course.pages.published import named
 from course.timing.fits import Line, TwoLines, bus_bandwidth, errors, through_ends, two_lines
 from minidist.plots import style
 from minidist.plots.cells import bar, cells, ending, lanes
@@ -95,42 +94,6 @@ def failures(record: Mapping[str, Any]) -> Figure:
     axes.spines["left"].set_visible(True)
     used = dict.fromkeys(category for _, category, _ in shown if category)
     style.legend_below(figure, 3, {name: CAUSES[name] for name in used})
-    return figure
-
-
-FORMULA: dict[str, tuple[float, float, Look]] = {  # bytes per parameter under DDP and FSDP
-    "weights": (4, 4 / 8, style.part_look("parameters")),
-    "gradients": (4, 4 / 8, style.part_look("gradients")),
-    "Adam's moments": (8, 8 / 8, style.part_look("optimizer state")),
-    "buckets": (4, 0, style.part_look("") | {"facecolor": COLORS[4], "hatch": "xxx"}),
-    "the step's temporaries": (4, 4 / 8, style.part_look("")),
-}
-MEASURED: Look = {"facecolor": DARK, "alpha": 0.55, "linewidth": 0}
-
-
-def memory_by_formula(record: Mapping[str, Any]) -> Figure:
-    """The record `ddp_fsdp_zero`: peaks in bytes per parameter, beside the formula.
-
-    The first bar is the formula, part by part; under FSDP each is divided by 8 ranks, and there are
-    no buckets. The others are measured; a model that ran out of memory has none.
-    """
-    rows = named(record["sizes_columns"], record["sizes_8_gpus"])
-    panels = {}
-    for way, (title, strategy) in enumerate({"DDP": "ddp", "FSDP over 8 GPUs": "fsdp"}.items()):
-        parts = [bar(look, sizes[way]) for *sizes, look in FORMULA.values()]
-        whole = sum(each.wide for each in parts)
-        bars = {"formula": [*filter(lambda each: each.wide, parts), ending(f"{whole:g}")]}
-        for row in (row for row in rows if row["strategy"] == strategy):
-            size, fits = row["parameters"] / 1e6, row["fits"]
-            each = row["peak_MiB"] * 2**20 / row["parameters"] if fits else 0
-            name = f"{size / 1e3:.1f} B" if size >= 1e3 else f"{size:.0f} M"
-            measured = [bar(MEASURED, each), ending(f"{each:.1f}")]
-            bars[name] = measured if fits else [ending("out of memory")]
-        panels[title] = bars
-    x_label = "bytes per parameter at the peak"
-    figure = lanes(panels, (WIDE, 3.6), x_label=x_label, numbers=True)
-    looks = {name: look for name, (*_, look) in FORMULA.items()}
-    style.legend_below(figure, 2, looks | {"measured": MEASURED})
     return figure
 
 
