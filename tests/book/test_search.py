@@ -39,7 +39,7 @@ PASTED = {  # what is pasted, and how the address of its entry begins
     "ncclSystemError: System call (e.g. socket, malloc) or external library call failed or "
     "device error.": "ncclsystemerror",
     "ncclUnhandledCudaError: Call to CUDA function failed.": "ncclunhandledcudaerror",
-    "ncclInternalError: Internal check failed.": "ncclinternalerror",
+    "ncclInternalError: Internal check failed.": "ncclunhandledcudaerror",
     "n1:12:34 [0] bootstrap.cc:45 NCCL WARN Bootstrap : no socket interface found": "bootstrap",
     "RuntimeError: CUDA error: an illegal memory access was encountered": "cuda-error-an-illegal",
     "ModuleNotFoundError: No module named 'minidist'": "modulenotfounderror",
@@ -47,8 +47,8 @@ PASTED = {  # what is pasted, and how the address of its entry begins
     "[10.0.3.7]:44423": "connection-closed-by-peer",
     f'{LOADING}Missing key(s) in state_dict: "layers.0.weight".': "missing-key-s-in-state-dict",
     f'{LOADING}Unexpected key(s) in state_dict: "module.w".': "unexpected-key-s-in-state-dict-m",
-    f'{LOADING}Unexpected key(s) in state_dict: "_orig_mod.b".': "unexpected-key-s-in-state-dict-o",
-    "_orig_mod": "unexpected-key-s-in-state-dict-o",
+    f'{LOADING}Unexpected key(s) in state_dict: "_orig_mod.b".': "unexpected-key-s-in-state-dict-m",
+    "_orig_mod": "unexpected-key-s-in-state-dict-m",
     "_pickle.PicklingError: Can't pickle <class '__main__.Batch'>: attribute lookup Batch on "
     "__main__ failed": "can-t-pickle",
     "AssertionError: FSDP reduce-scatter expects uniform gradient dtype but got "
@@ -58,7 +58,6 @@ PASTED = {  # what is pasted, and how the address of its entry begins
     "inplace operation: [torch.FloatTensor [4, 4]] is at version 2": "has-been-modified-by-an",
     "Optimizer state has not been consolidated on this rank. Please call "
     "`consolidate_state_dict(to=0)` on all ranks beforehand": "optimizer-state-has-not-been",
-    "ValueError: fully_shard doesn't support scalar parameters. Change scale": "fully-shard-doesn",
     "AssertionError: No inf checks were recorded for this optimizer.": "no-inf-checks",
     "OSError: [Errno 98] Address already in use": "the-server-socket-has-failed",
     "EADDRINUSE": "the-server-socket-has-failed",
