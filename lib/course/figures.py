@@ -41,7 +41,6 @@ from course.chapters.gpus.traces import (
     ddp_trace,
     dualpipe_trace,
     fsdp_traces,
-    no_overlap_trace,
 )
 from course.chapters.grid.figures import regimes, split_losses
 from course.chapters.grid.frontier import Place, frontier

@@ -197,19 +197,6 @@ def test_a_step_of_the_trace_waits_for_nothing_though_little_is_overlapped() -> 
         assert 0.15 < share < 0.18
 
 
-def test_without_overlap_compute_is_over_before_the_first_all_reduce() -> None:
-    record = published("no_overlap_trace")
-    figure = figures.no_overlap_trace(record)
-    for panel, step in ((1, record["steps"][2]), (2, record["steps"][4])):
-        calls = [(at, at + long / 1e3) for at, long in step["all_reduce_start_ms_and_us"]]
-        assert len(calls) == step["all_reduces"] == 404
-        assert sum(b - a for a, b in calls) == pytest.approx(step["all_reduce_busy_ms"], rel=0.01)
-        begin, end = figure.axes[panel].get_xlim()
-        assert lanes(figure, panel)[1] == [(a, b) for a, b in calls if b >= begin and a <= end]
-    assert record["steps"][4]["all_reduce_busy_ms"] > 1.9 * record["steps"][2]["all_reduce_busy_ms"]
-    assert record["steps"][4]["step_ms"] < record["steps"][2]["step_ms"]
-
-
 def test_the_hidden_all_to_all_lies_under_compute() -> None:
     record = published("dualpipe_trace")
     drawn = lanes(figures.dualpipe_trace(record), 0)

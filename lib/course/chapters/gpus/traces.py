@@ -112,30 +112,6 @@ def _span(call: Mapping[str, Any]) -> Pair:
     return call["start_ms"], call["start_ms"] + call["duration_ms"]
 
 
-def no_overlap_trace(record: Mapping[str, Any]) -> Figure:
-    """The record `no_overlap_trace`: each parameter is all-reduced by itself, after backward.
-
-    The uppermost panel is a whole step. The other two show 5 ms of the exchange in two steps: in
-    the second, kernels last longer and the pauses are gone, because the kernels wait instead.
-    """
-    steps = [step for step in record["steps"] if "compute" in step]
-    figure, grid = style.subplots(3, 1, size=(WIDE, 3.7))
-    for number, (axes, step) in enumerate(zip(grid[:, 0], (steps[0], *steps), strict=True)):
-        calls = [(at, at + long / 1e3) for at, long in step["all_reduce_start_ms_and_us"]]
-        parts = [(0, step["compute"], GREY), (1, calls, PHASE["bucket"])]
-        start, title = step["first_all_reduce_ms"], f"step {step['step']}"
-        if number:
-            busy, idle = step["all_reduce_busy_ms"], step["idle_between_ms"]
-            title += f", enlarged; kernels {busy:.0f} ms, pauses {idle:.0f} ms"
-        else:
-            title += f": {step['all_reduces']} all-reduces after backward"
-        window = (start - 1, start + 4) if number else (0, step["step_ms"])
-        draw_lanes(axes, ["compute", "NCCL"], parts, window, title)
-    axes.set_xlabel("milliseconds since the step began", fontsize=TITLE)
-    style.legend_below(figure, 2, {"compute": GREY, "all-reduce": PHASE["bucket"]})
-    return figure
-
-
 def fsdp_traces(rows: Sequence[Mapping[str, Any]]) -> Figure:
     """A step of FSDP on a GPU that ranks share: rows of the record `gpu_suites`, one a panel.
 
