@@ -13,7 +13,6 @@ from course.chapters.choosing.figures import (
 )
 from course.chapters.cluster.figures import (
     Life,
-    after_a_death,
     async_save,
     lives,
     seats,

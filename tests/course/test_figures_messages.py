@@ -48,14 +48,6 @@ def test_messages_are_lines_as_thick_as_their_shares_of_the_tensor() -> None:
     assert [list(line.get_xdata()) for line in lines[0]] == [[0, 1], [0, 2], [0, 3]]
 
 
-def test_after_a_death_only_the_dead_rank_s_links_are_cut() -> None:
-    (axes,) = figures.after_a_death(4, dead=2).axes
-    links = [line.get_linestyle() for line in axes.lines if len(line.get_xdata()) == 2]
-    assert links == ["-", ":", ":"]
-    dashed = [patch for patch in axes.patches if patch.get_linestyle() == "--"]
-    assert len(dashed) == 4 + 2, "all gradients, and the state of one rank"
-
-
 def test_a_simulation_s_circles_stand_alone_on_the_model_s_curve() -> None:
     share = SimpleNamespace(saving=0.1, again=0.2, total=0.3)
     (axes,) = figures.time_lost({1: share, 2: share}, {1.5: 0.25}, best=1.2).axes

@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from course.drawing.sketches import Look, loss_above, note, rank_names, sketch
+from course.drawing.sketches import loss_above, note, rank_names, sketch
 from minidist.plots import style
 from minidist.plots.cells import Cell, cells, ending, numbered
 from minidist.plots.curves import Curve, curves
-from minidist.plots.style import COLORS, GREY, MARKERS, PART, PART_HATCH, PHASE, RANK, box
+from minidist.plots.style import COLORS, GREY, MARKERS, PHASE, RANK, box
 
 SEAT, GAP, NODE = 1.0, 0.06, 2.0  # widths of a rank and between two; a node's height
 INCH = 0.845  # inches per unit: four ranks side by side are as wide as a phone
@@ -145,37 +145,3 @@ def async_save() -> Figure:
 def _phase(phase: str, text: str, at: float, takes: float) -> Cell:
     color = PHASE[phase]
     return Cell(text, (color, 0.3), takes - 0.05, at, edge=color, linewidth=0.8)
-
-
-BLOCK, LOST = 0.9, COLORS[1]
-STATE = {"parameters": "weights", "optimizer state": "optimizer", "gradients": "gradient"}
-FATES = "kept by\nsurvivors", "", "lost: step\nin flight", "lost: group"
-
-
-def after_a_death(ranks: int, dead: int) -> Figure:
-    """Ranks in their places with what each holds; the dead one crossed out, their group cut.
-
-    Whole boxes are in a survivor's memory; what is lost has a dashed outline and a cross.
-    """
-    rows: list[list[Cell]] = []
-    for part, name in STATE.items():
-        look: Look = {"edge": (PART[part], 0.4), "hatch": PART_HATCH[part]}
-        kept = Cell(name, (PART[part], 0.3), BLOCK, **look)
-        lost = Cell(name, None, BLOCK, edge=LOST, linewidth=1, dashed=True)
-        gone = [rank == dead or part == "gradients" for rank in range(ranks)]
-        rows.append([(lost if gone[rank] else kept)._replace(at=rank) for rank in range(ranks)])
-    rows.append([])
-    for row, fate in zip(rows, FATES, strict=True):
-        row.append(Cell(fate, wide=0, at=ranks))
-    figure, axes = style.single(size=(3.45, 2.0))
-    cells(axes, rows, columns=rank_names(ranks), tall=0.84, on_top=True)
-    for rank in range(ranks):
-        x, dies = rank + BLOCK / 2, rank == dead
-        if rank + 1 < ranks:
-            cut = dead in (rank, rank + 1)
-            look = {"color": LOST, "ls": ":"} if cut else {"color": GREY, "ls": "-"}
-            axes.plot((x + 0.1, x + 0.9), (3.5, 3.5), linewidth=1.6, **look)
-            if cut:
-                axes.plot(x + 0.5, 3.5, "x", color=LOST, markersize=8, markeredgewidth=2)
-        axes.plot(x, 3.5, "x" if dies else "o", color=LOST if dies else GREY)
-    return figure
