@@ -52,7 +52,7 @@ from course.chapters.sequences.figures import ring_of_keys, ring_work
 from course.chapters.tensor.figures import half_twice, losses, split_block, who_talks
 from course.chapters.which.figures import protocols, ring_path, winners
 from course.chapters.why.figures import filled, machine
-from course.chapters.zero.figures import flat_layout, who_holds, zero_step
+from course.chapters.zero.figures import flat_layout, who_holds
 from minidist.plots.cells import stacked_bars
 from minidist.plots.curves import Curve, byte_ticks, curves, grouped_bars
 

@@ -11,12 +11,10 @@ from matplotlib.patches import Rectangle
 from course import figures
 from course.chapters.beyond.figures import SPLITS
 from course.chapters.pipelines.figures import gaps, order_of
-from course.chapters.zero.figures import LAYERS, gathered, held_in, step_works
 from course.figures import Curve, budget, curves
 from minidist.memory.state import MIXED, share, state
 from minidist.planner.hardware import H100, PCIE_5
 from minidist.plots.style import ALGORITHM, COLORS
-from minidist.schedule.lanes import spans
 from minidist.schedule.pipeline import bubble, dual_pipe_v, gpipe, one_f_one_b, replay, zero_bubble
 from tests.support.figures import boxes, lines, texts
 
@@ -135,31 +133,6 @@ def test_the_flat_layout_pads_to_equal_shards() -> None:
     assert said == [f"a[{i}]" for i in range(5)] + ["b[0]", "b[1]", "pad"] + [
         f"rank {rank}" for rank in range(4)
     ]
-
-
-@pytest.mark.parametrize(("stage", "units", "peak"), [(0, 2, 12), (1, 2, 7.5), (2, 2, 6)])
-def test_a_step_sends_the_stage_s_units_and_ends_with_what_it_began(
-    stage: int, units: int, peak: float
-) -> None:
-    step = spans(step_works(stage))
-    messages = [span for span in step if span.lane == "network"]
-    curve = held_in(stage, step)
-    assert len(messages) == units * LAYERS
-    assert curve[-1][1] == pytest.approx(curve[0][1])
-    assert max(sum(held.values()) for _, held in curve) == pytest.approx(peak)
-    for lane in ("compute", "network"):
-        own = sorted((span for span in step if span.lane == lane), key=lambda span: span.start)
-        assert all(one.end <= other.start for one, other in pairwise(own))
-
-
-def test_stage_3_gathers_twice_and_holds_one_layer_s_weights_at_a_time() -> None:
-    step = spans(step_works(3))
-    kinds = [span.kind for span in step if span.lane == "network"]
-    assert (kinds.count("all-gather"), kinds.count("reduce-scatter")) == (2 * LAYERS, LAYERS)
-    held = [held["parameters"] for _, held in held_in(3, step)]
-    assert (max(held), held[-1]) == (LAYERS / 4 + 1, LAYERS / 4)
-    assert [cell.text for cell in gathered(step)] == [*"123321"]
-    assert len(figures.zero_step([1, 3]).axes) == 4
 
 
 # ---- beyond data parallelism ----

@@ -40,14 +40,14 @@ def grouped_bars(
 
 
 def bands(
-    axes: Axes, x: ArrayLike, parts: Mapping[str, ArrayLike], **options: Any
+    axes: Axes, x: ArrayLike, parts: Mapping[str, ArrayLike]
 ) -> dict[str, NDArray[np.float64]]:
     """Parts of the state, stacked over x; returns the lower edge of each, by name."""
     below, edges = np.zeros(np.shape(x)), dict[str, NDArray[np.float64]]()
     for name, amount in parts.items():
         edges[name] = below
         below = below + np.asarray(amount)
-        axes.fill_between(x, edges[name], below, **style.part_look(name), **options)
+        axes.fill_between(x, edges[name], below, **style.part_look(name))
     return edges
 
 
