@@ -22,12 +22,6 @@ STARTS = [
         r"256 ranks is ([\d.]+)% if the batch is kept and ([\d.]+)%",
         r"On 256 ranks strong scaling keeps (\d+) ?%, weak scaling (\d+) ?%",
     ),
-    (
-        "fsdp",
-        "prefetch",
-        r"([\d.]+) times its compute",
-        r"\b8 4 [\d.]+ [\d.]+ ([\d.]+) ",  # blocks per unit, units, GB, without, with
-    ),
     ("zero", "state", r"DDP would need (\d+) GB", r"one copy takes (\d+) GB"),
     ("beyond", "grid", r"A step takes ([\d.]+) s", r"\bsum ([\d.]+) "),
     ("choosing", "plan", r"([\d,]+) tokens/s \(100%\): run", r"fsdp_kept .*?([\d,]+) compute"),
