@@ -13,7 +13,6 @@ import torch
 import torch.distributed as dist
 
 from course.pages.teaching import COURSE
-from minidist.formulas import models
 from tools import handout
 from tools.work import ROOT
 
@@ -133,10 +132,7 @@ def data_parallel() -> dict[str, Any]:
     return {
         "uneven_off": 100 * ((2 + 5 + 11) / 3 / ((6 * 2 + 5 + 11) / 8) - 1),
         "buckets": len(buckets),
-        "last_bucket": 10 * len(buckets[-1]),
-        "exposed_long": waits_in_line(20),
-        "exposed_short": waits_in_line(10),
-        "drawn": math.ceil(1000 / 32),
+        "exposed": waits_in_line(20),
         "twice": 32 * math.ceil(1000 / 32) - 1000,
         "noise_scale": spread / (3 - spread / 512),
         "tokens_ddp": 8 / 100e9 * 400e12 / 4,  # as long as the bytes travel
@@ -152,8 +148,7 @@ def sharded() -> dict[str, Any]:
         "padding": -11 % 4,
         "on_two": "2 and 3",
         "nodes": next(n for n in count(1) if 16 * 8.030e9 / (8 * n) < 2 * 2 * 218.1e6),
-        "forward_8": gathered_ahead(8),
-        "forward_4": gathered_ahead(4),
+        "forward": gathered_ahead(8),
         "state_fsdp": 16 * 8.030 / 64,
         "state_hsdp": 16 * 8.030 / 8,
     }
@@ -165,8 +160,6 @@ def beyond() -> dict[str, Any]:
         velocity = 0.8 * velocity + 1
     return {
         "micro_1f1b": next(m for m in count(1) if 7 / (m + 7) <= 0.1),
-        "micro_interleaved": next(m for m in count(8, 8) if 7 / (4 * m + 7) <= 0.1),
-        "held_gpipe": 20,
         "held_1f1b": 6 - 2,
         "step_1f1b": 3 * (16 + 7),
         "step_zero": 3 * 16 + 7,
@@ -197,15 +190,11 @@ def in_earnest() -> dict[str, Any]:
         "pads": "5",
         "sign_flip": "stays" if same else "changes",
         "interval": seldom / 60,
-        "lost": 100 * lost(30, seldom),
         "interval_ninth": often / 60,
-        "lost_ninth": 100 * lost(30 / 9, often),
         "overlapped": 900,
-        "sequential": 900 + 300 + 600,
         "replicas": 16_384 / (8 * 16 * 2),
         "sharders": 16_384 / (8 * 16),
         "bubble_tokens": 3 / 4 * 8192 / (8 * 1 * 2),
-        "bubble_share": 100 * models.bubble(4, 2048 * 8 * 4 // 8192, 2),
         "wider": 2048 / 4096,
     }
 
