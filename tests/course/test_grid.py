@@ -7,6 +7,7 @@ import pytest
 from course.chapters.grid import problem
 from course.chapters.grid.figures import KINDS, kind, rates_kept
 from minidist.formulas import grids, rules
+from minidist.formulas.compute import PIECE
 from minidist.formulas.inputs import Grid
 from minidist.formulas.links import message
 from minidist.planner.hardware import H100
@@ -28,6 +29,20 @@ def test_the_chart_s_borders_are_as_its_alt_text_and_the_rules_say() -> None:
             assert (name in ("data alone", "context")) == (tokens >= unsplit)
             assert (name == "pipeline") == (tokens < pays)
     assert {name for row in found for name in row} == {*KINDS}
+
+
+def test_on_few_gpus_replicas_come_first_then_sequences_then_layers() -> None:
+    said, (full, half, quarter) = problem.small_numbers(), map(problem.small_grids, problem.BATCHES)
+    for found, best in ((full, (1, 1)), (half, (2, 1)), (quarter, (2, 2))):
+        assert min(found, key=lambda ways: found[ways]) == best
+    assert half[1, 2] / half[2, 1] - 1 < 0.1 < said["small_tensor"]
+    assert said["small_tensor"] == pytest.approx(said["medium_2"], abs=0.005)
+    for samples, found in zip(problem.BATCHES, (full, half, quarter), strict=True):
+        best = problem.fastest("medium", problem.FEW_GPUS, samples)
+        assert best.grid.pipeline == 1
+        assert best.seconds == min(found.values())
+        assert max(problem.SMALL_WAYS, key=lambda ways: found.get(ways, 0.0)) == (1, 8)
+    assert problem.small()[0][1:] == [f"{full[1, 1]:.2f}", "–", "–"]
 
 
 @pytest.mark.claim("J7")
@@ -57,7 +72,6 @@ def test_the_fastest_grid_is_read_by_the_rules_as_the_page_reads_it(found: Searc
     assert said["keeps"] < ways.tensor * ways.pipeline
     assert said["bubble_own"] == 2 * said["bubble_best"]
     assert 0.05 < said["gain"] < 0.15
-    assert said["placed"].startswith("Tensor 8 fills")
 
 
 def test_the_neighbors_lose_what_the_page_says(found: Search) -> None:
@@ -90,8 +104,6 @@ def test_halving_sequences_costs_less_than_halving_layers_as_far_as_the_page_say
     said = problem.example()
     assert said["context_2"] < said["large_2"]
     assert LARGE.tokens / 2 > said["shortest"] > LARGE.tokens / 4
-    for _, _, context, tensor in problem.halves():
-        assert float(context.rstrip("%")) < float(tensor.rstrip("%"))
 
 
 def test_narrow_matrices_cost_the_medium_job_more_than_messages() -> None:
@@ -112,17 +124,15 @@ def test_a_layer_on_an_h100_kept_the_rate_that_the_rule_leaves_it() -> None:
 
 def test_numbers_by_hand_are_near_those_of_the_rules() -> None:
     said = problem.example()
-    assert 0.9 < said["sent"] / said["plain"] < 1
+    sent, narrow = rules.tensor_loss(LARGE, H100, 8)
+    assert 0.9 < sent / (7 * 2 / 9 * problem.RATE / H100.nvlink / LARGE.width) < 1
     assert 0.95 < rules.hidden_from(LARGE, H100, 512) / said["hides"] < 1
     assert said["hides"] > 1.9 * problem.EACH
     assert said["hides_many"] > said["hides"]
-    assert said["piece_hides"] < said["piece"] < LARGE.tokens / 2
-    sent, narrow = rules.tensor_loss(LARGE, H100, 8)
+    assert said["piece_hides"] < LARGE.tokens / 2
     assert narrow == pytest.approx(560 / 16_944 * 3)
-    assert sent == pytest.approx(7 * said["sent"])
-    slower = [1 + said["half_piece"] / piece for piece in (8192, 4096)]
-    assert [round(each, 2) for each in slower] == [1.15, 1.29]
-    assert round(slower[1] / slower[0] - 1, 2) == 0.13
+    assert PIECE == 1200
+    assert round((1 + PIECE / 4096) / (1 + PIECE / 8192) - 1, 2) == 0.13
 
 
 def test_messages_between_stages_by_hand_take_a_third_of_a_millisecond_each() -> None:

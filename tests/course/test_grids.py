@@ -65,13 +65,8 @@ def test_what_the_page_says_of_them() -> None:
     assert found["worst_playbook"] > found["worst_of"] / 2
     assert found["worst_playbook_over"] > 0.85
     assert found["worst_playbook_gpus"] == 64
-    assert found["boards"] == pytest.approx(0.64, abs=0.02), "mixtures on B200s and B300s"
-    assert found["racks"] == pytest.approx(0.22, abs=0.02), "and on GB200s and GB300s"
-    assert 0.05 < found["boards_dense_less"] < 0.1
     best = [each for each in runs() if each.row["best"] and each.row["aside"]]
     assert found["five"] == sum(map(in_five, best)) / len(best)
-    assert found["five_missed"] == len(best) - sum(map(in_five, best))
-    assert 8 <= found["five_close"] <= 10
 
 
 def test_wide_tensor_groups_of_the_playbook_take_as_long_for_twice_the_tokens() -> None:

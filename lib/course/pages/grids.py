@@ -13,11 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from IPython.display import Markdown
 
 from course.pages.predicted import A100_40, H100_96
 from course.pages.published import named, published
-from course.pages.table import table
 from minidist.formulas import grids, models
 from minidist.formulas.compute import mfu
 from minidist.formulas.inputs import Grid, Question
@@ -185,21 +183,6 @@ def software(row: dict[str, Any]) -> str:
 
 # ---- what a page says of them ----
 
-FAMILIES = {  # sources whose software is of one family
-    "NVIDIA's recipes": ("bridge", "nemo", "dgxc", "automodel", "moe_zoo"),
-    "Megatron's papers": ("narayanan", "korthikanti", "mtnlg", "megascale"),
-    "BLOOM": ("bloom",),
-    "the Playbook": ("playbook",),
-    "Parallel Folding": ("folding",),
-    "PyTorch": ("torchtitan", "llm-foundry"),
-    "Llama 3, DeepSeek, others": ("llama3", "deepseek", "nemotron", "xtuner"),
-}
-
-
-def family(source: str) -> str:
-    """The family of a source."""
-    return next(name for name, heads in FAMILIES.items() if source.startswith(heads))
-
 
 class Held(NamedTuple):
     """Runs beside their prices, with one speed for each source."""
@@ -241,35 +224,9 @@ def unit(each: Run) -> float:
     return float(1e12 * sizes.tokens / (3 * (sizes.operations + sizes.attention)))
 
 
-def table_of_families() -> Markdown:
-    """For each family of sources its runs, and how those set aside were predicted."""
-    body = []
-    for name in FAMILIES:
-        found = [each for each in runs() if family(each.row["source"]) == name]
-        aside = [each for each in found if each.row["aside"]]
-        told, five = held(aside), [each for each in aside if each.row["best"]]
-        hits = f"{sum(map(in_five, five))} of {len(five)}" if five else ""
-        memory = f"{told.memory:.0%}" if told.memory else ""
-        ranks = f"{told.ranks:.2f}"
-        body.append([name, len(found), len(aside), f"{told.error:.0%}", memory, ranks, hits])
-    head = [
-        "source", "runs", "set aside", "error of time", "of memory", "rank correlation",
-        "best among our five",
-    ]  # fmt: skip
-    return table(head, body)
-
-
 def in_five(each: Run) -> bool:
     """Whether a search finds the degrees of this run among its five best."""
     return any(grids.same_degrees(each.grid, other["grid"]) for other in _best(each.row))
-
-
-def beyond_five(each: Run) -> float:
-    """How much longer than the last of the five best a step of this run is predicted to take."""
-    asked, grid = _asked(each.row), each.grid
-    takes = forecast(grids.step_of(asked, grid), grid.strategy)["overlapped"]
-    last: float = _best(each.row)[-1]["forecast"]["overlapped"]
-    return float(takes) / last - 1
 
 
 def _asked(row: dict[str, Any]) -> Question:
@@ -299,12 +256,10 @@ def summary() -> dict[str, float]:
     best = [each for each in aside if each.row["best"]]
     dense = [each for each in aside if not each.row["sizes"].experts]
     mixed = [each for each in aside if each.row["sizes"].experts]
-    missed = [each for each in best if not in_five(each)]
     told = held(aside)
     fast = speeds(found)
     bad = [each for each in _worst(aside) if each.row["source"] == "playbook"]
     one, two = (turn(found, "Llama-like 80B", 128, 8, 4, batch) for batch in (1, 2))
-    boards, racks = (median(blackwell(found, gpus)) for gpus in (BOARDS, RACKS))
     return {
         "runs": len(found),
         "sources": len({each.row["source"] for each in found}),
@@ -318,11 +273,7 @@ def summary() -> dict[str, float]:
         "memory": told.memory or 0.0,
         "five": sum(map(in_five, best)) / len(best),
         "five_of": len(best),
-        "five_missed": len(missed),
-        "five_close": sum(beyond_five(each) <= told.error for each in missed),
         "five_dense": _share([each for each in best if not each.row["sizes"].experts]),
-        "folding": fast["folding"],
-        "folding_fsdp": fast["folding, FSDP"],
         "worst_of": len(_worst(aside)),
         "worst_playbook": len(bad),
         "worst_playbook_over": sum(_off(each) > 0 for each in bad) / len(bad),
@@ -330,26 +281,9 @@ def summary() -> dict[str, float]:
         "worst_playbook_gpus": min(each.row["gpus"] for each in bad),
         "turn_one": one,
         "turn_two": two,
-        "boards": boards,
-        "racks": racks,
-        "boards_dense_less": -median(blackwell(found, BOARDS, mixture=False)),
         "slowest": min(fast.values()),
         "fastest": max(fast.values()),
     }
-
-
-BOARDS, RACKS = ("B200", "B300"), ("GB200", "GB300")  # the same chips, beside x86 or Grace CPUs
-
-
-def blackwell(found: Sequence[Run], gpus: Sequence[str], mixture: bool = True) -> list[float]:
-    """How much faster than published NVIDIA's recipes are predicted on these, as shares."""
-    return [
-        _off(each)
-        for each in found
-        if each.row["gpu"] in gpus
-        and family(each.row["source"]) == "NVIDIA's recipes"
-        and (each.row["sizes"].experts > 0) == mixture
-    ]
 
 
 def turn(

@@ -5,11 +5,9 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from minidist.formulas import grids, rules
-from minidist.formulas.compute import FEW, PIECE, rate
+from minidist.formulas.compute import rate
 from minidist.formulas.inputs import Grid, Question
-from minidist.formulas.links import message
 from minidist.formulas.memory import memory
-from minidist.formulas.reasons import placed
 from minidist.memory.state import AUTOCAST, bytes_each
 from minidist.planner.hardware import H100
 from minidist.planner.jobs import LARGE, MEDIUM, sized
@@ -22,7 +20,9 @@ CLUSTERS = [16, 64, 256, 1024, 4096, 16_384]
 EACH = SEQUENCES * LARGE.tokens / GPUS  # tokens per GPU of the large job
 RATE, NODE = rate(H100, LARGE.width), H100.per_node * H100.network  # of its matrices, of a node
 TOKENS = [512, 1024, 2048, 4096, 8192]  # per GPU
-EXPERTS, ACTIVE, HIDDEN, WIDTH, SPREAD = 256, 8, 2048, 7168, 64  # a layer of DeepSeek-V3
+FEW_GPUS, BATCHES = 32, (32, 16, 8)  # of the medium job, in sequences
+SMALL_WAYS = [(1, 1), (2, 1), (1, 2), (2, 2), (1, 4), (1, 8)]  # C and T
+HIDDEN, WIDTH, SPREAD = 2048, 7168, 64  # a layer of experts of DeepSeek-V3
 
 
 class Best(NamedTuple):
@@ -55,27 +55,35 @@ def regimes(job: str = "medium") -> list[list[Grid]]:
     ]
 
 
-def split_layers() -> list[list[Any]]:
-    """By tensor degree: what the large job loses, and from when its gathers hide on 512 GPUs."""
-    found = []
-    for tensor in (1, 2, 4, 8, 16):
-        lost = rules.tensor_loss(LARGE, H100, tensor)
-        count = round(rules.hidden_from(LARGE, H100, 512, tensor))
-        found.append([tensor, *(f"{each:.1%}" for each in lost), count])
-    return found
+@cache
+def small_grids(samples: int) -> dict[tuple[int, int], float]:
+    """(C, T) → seconds of a step of the medium job on a few GPUs, in grids without a pipeline."""
+    best = grids.search(question(MEDIUM, FEW_GPUS, samples), 100)["best"]
+    return {
+        (each["grid"].context, each["grid"].tensor): each["forecast"]["overlapped"]
+        for each in reversed(best)  # the fastest last
+        if each["grid"].pipeline == 1
+    }
 
 
-def halves() -> list[list[Any]]:
-    """What the large job loses if ranks share a sequence, and if they share its layers."""
-    return [
-        [
-            ranks,
-            LARGE.tokens // ranks,
-            f"{rules.context_loss(LARGE, H100, ranks):.1%}",
-            f"{sum(rules.tensor_loss(LARGE, H100, ranks)):.1%}",
-        ]
-        for ranks in (2, 4, 8)
-    ]
+def small() -> list[list[Any]]:
+    """A row for each way to split the medium job: seconds of a step, by sequences per step."""
+    rows = []
+    for context, tensor in SMALL_WAYS:
+        replicas = FEW_GPUS // context // tensor
+        times = [small_grids(samples).get((context, tensor)) for samples in BATCHES]
+        cells = ["–" if each is None else f"{each:.2f}" for each in times]
+        rows.append([f"{replicas} × {context} × {tensor}", *cells])
+    return rows
+
+
+def small_numbers() -> dict[str, float]:
+    """What the page says of the medium job on a few GPUs."""
+    full = small_grids(BATCHES[0])
+    return {
+        "small_tensor": full[1, 2] / full[1, 1] - 1,
+        "medium_2": sum(rules.tensor_loss(MEDIUM, H100, 2)),
+    }
 
 
 class Bill(NamedTuple):
@@ -166,7 +174,6 @@ def numbers(found: Search) -> dict[str, Any]:
         "least_piece": grids.PIECE,
         "narrower": _activations(ways._replace(tensor=4, data=2 * ways.data)) / 1e9,
         "wider": _activations(ways) / 1e9,
-        "placed": placed(ways, H100.per_node),
         "missing": 1 - by_hand.total / best.seconds,
         **{f"bill_{name}": seconds for name, seconds in by_hand._asdict().items()},
     }
@@ -186,27 +193,16 @@ def _bubble(grid: Grid) -> float:
 def example() -> dict[str, float]:
     """What is given for the large job on H100s, and what the first rules make of it."""
     lost = {ranks: rules.tensor_loss(LARGE, H100, ranks) for ranks in (2, 4, 8, 16)}
-    keys = LARGE.keys / LARGE.tokens / LARGE.units
     hides = 1.5 * RATE / NODE
     return {
         "rate": RATE / 1e12,
         "half": H100.half_width,
-        "attends": H100.attention,
-        "half_piece": PIECE,
-        "latency": 1e6 * message(H100, 0),
-        "room": ROOM * H100.memory / 1e9,
-        "layers": LARGE.units,
-        "keys": keys,
         "share": rules.attention_share(LARGE, H100),
         "each": EACH,
-        "plain": 2 / 9 * RATE / H100.nvlink / LARGE.width,
-        "sent": lost[2][0],
-        "narrow_8": lost[8][1],
         **{f"large_{ranks}": sum(both) for ranks, both in lost.items()},
         "hides": hides,
         "hides_piped": hides / 16,
         "hides_many": rules.hidden_from(LARGE, H100, GPUS, strategy="hsdp"),
-        "piece": H100.attention * keys * RATE / H100.network / LARGE.width,
         "piece_hides": rules.hidden_piece(LARGE, H100),
         "context_2": rules.context_loss(LARGE, H100, 2),
         "shortest": rules.shortest_piece(LARGE, H100),
@@ -216,9 +212,6 @@ def example() -> dict[str, float]:
 def expert_numbers() -> dict[str, float]:
     """What the page says of experts such as DeepSeek-V3's."""
     return {
-        "few": FEW,
-        "slow_alone": rules.few_tokens_loss(4096, EXPERTS, ACTIVE, 1),
-        "slow_spread": rules.few_tokens_loss(4096, EXPERTS, ACTIVE, SPREAD),
         "near": rules.expert_share(H100, WIDTH, HIDDEN, H100.per_node),
         "far": rules.expert_share(H100, WIDTH, HIDDEN, SPREAD),
         "expert_rate": rate(H100, WIDTH) / 1e12,
