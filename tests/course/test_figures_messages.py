@@ -186,3 +186,14 @@ def test_protocols_fill_as_many_bytes_with_data_and_flags() -> None:
         if isinstance(cell, Rectangle):
             rows.setdefault(cell.get_y(), []).append(cell.get_width())
     assert [*rows.values()] == [[128], [120, 8], [4] * 32]
+
+
+def test_in_one_memory_ranks_write_rows_read_columns_and_leave_sums_on_the_diagonal() -> None:
+    panels = figures.one_memory(3).axes
+    assert [len(texts(axes)) for axes in panels] == [0, 3, 3]
+    filled = [
+        [to_rgb(p.get_facecolor()[:3]) for p in axes.patches if p.get_facecolor()[3] == 0.55]
+        for axes in panels
+    ]
+    a, b, c = map(to_rgb, RANK[:3])
+    assert filled == [[a, a, a, b, b, b, c, c, c], [a, b, c] * 3, [a, b, c]]

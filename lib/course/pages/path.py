@@ -10,6 +10,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[3]
 WORDS, LINES = 175, 20  # per minute: of prose, and of code in visible cells
 PAPER, GRADED, RIDDLE = 5, 10, 2  # minutes for an exercise, for a folded answer in a lab
+FIGURE, FORMULA = 1, 0.5  # minutes
 ROAD, FURTHER = ("why", "map_reduce", "collectives", "ring"), "## Further on"
 UNSEEN = {"remove-cell", "remove-input", "hide-input", "hide-cell"}
 NO_PROSE = re.compile(r"```.*?```|\$\$.*?\$\$|\{[\w:]+\}|\]\([^)]*\)", re.DOTALL)
@@ -61,7 +62,7 @@ def road() -> float:
 
 
 def reading_time(chapter: Chapter, *, on_road: bool = False) -> float:
-    """Estimated minutes for a chapter without its exercises; each figure takes one.
+    """Estimated minutes for a chapter without its exercises.
 
     `on_road`: only up to the heading after which it goes further than the road.
     """
@@ -73,7 +74,9 @@ def reading_time(chapter: Chapter, *, on_road: bool = False) -> float:
     cells = re.findall(r"```\{code-cell\}.*\n((?:.*\n)*?)```", text)
     code = [cell for cell in cells if not any(tag in cell for tag in UNSEEN)]
     figures = len(re.findall(r"^    name: fig-|\{lab-figure\}", text, re.MULTILINE))
-    return _words([text]) / WORDS + _lines(code) / LINES + figures
+    formulas = len(re.findall(r"^\$\$.*?\$\$|\{math\}", text, re.MULTILINE | re.DOTALL))
+    told = _words([text]) / WORDS + _lines(code) / LINES
+    return told + FIGURE * figures + FORMULA * formulas
 
 
 def lab_time(lab: Lab, *, on_road: bool = False) -> float:

@@ -1,4 +1,4 @@
-"""Pictures for choosing an algorithm: who wins where, protocols, and a path through nodes."""
+"""Pictures for choosing an algorithm: who wins where, and paths through nodes and memory."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -15,7 +15,7 @@ from course.drawing.sketches import Look, arrow, clockwise, dot, sketch
 from minidist.plots import style
 from minidist.plots.cells import Cell, cells, numbered
 from minidist.plots.curves import in_bytes
-from minidist.plots.style import COLORS, GREY, LABEL, TITLE
+from minidist.plots.style import COLORS, GREY, LABEL, RANK, TITLE
 
 OPACITY = {"LL": 0.2, "LL128": 0.42, "Simple": 0.66}  # of protocols
 
@@ -144,3 +144,23 @@ def ring_path(count: int, local: int, inside: str, between: str) -> Figure:
     text = f"once round:\n{ranks - count} × {inside}\n+ {count} × {between}"
     style.write(axes, 0, 0, text, TITLE)
     return figure
+
+
+def one_memory(ranks: int = 4) -> Figure:
+    """Three panels; a row is a rank's segment, a column a chunk, a colour the rank that acts."""
+    figure, grid = style.subplots(1, 3, size=(3.6, 1.7))
+    titles = ("1  copy in", "2  sum a column", "3  copy out")
+    for number, (axes, title) in enumerate(zip(grid[0], titles, strict=True)):
+        rows = [[_segment(number, row, column) for column in range(ranks)] for row in range(ranks)]
+        cells(axes, rows, range(ranks), range(ranks), title=title, x_label="chunk")
+    grid[0, 0].set_ylabel("segment of rank", fontsize=LABEL)
+    return figure
+
+
+def _segment(panel: int, row: int, column: int) -> Cell:
+    """In step 1 a rank writes its row, in 2 it reads its column, in 3 all read the diagonal."""
+    color = RANK[(row, column, column)[panel] % len(RANK)]
+    face = (color, 0.55) if panel < 2 or row == column else None
+    if panel and row == column:
+        return Cell("Σ", face, edge=color, linewidth=1.8)
+    return Cell("", face)
