@@ -38,9 +38,9 @@ def test_on_few_gpus_replicas_come_first_then_sequences_then_layers() -> None:
     assert half[1, 2] / half[2, 1] - 1 < 0.1 < said["small_tensor"]
     assert said["small_tensor"] == pytest.approx(said["medium_2"], abs=0.005)
     for samples, found in zip(problem.BATCHES, (full, half, quarter), strict=True):
-        best = problem.fastest("medium", problem.FEW_GPUS, samples)
-        assert best.grid.pipeline == 1
-        assert best.seconds == min(found.values())
+        first = problem.fastest("medium", problem.FEW_GPUS, samples)
+        assert first.grid.pipeline == 1
+        assert first.seconds == min(found.values())
         assert max(problem.SMALL_WAYS, key=lambda ways: found.get(ways, 0.0)) == (1, 8)
     assert problem.small()[0][1:] == [f"{full[1, 1]:.2f}", "–", "–"]
 
