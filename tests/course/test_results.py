@@ -3,7 +3,7 @@
 from matplotlib.patches import Rectangle
 
 from course.pages import rates, results
-from course.pages.recorded import recorded, small_job
+from course.pages.recorded import recorded, small_job, split_layers
 from minidist.planner.hardware import (
     A100,
     ACCELERATORS,
@@ -26,9 +26,12 @@ def test_bars_have_a_height_for_each_wrapper_and_a_line_at_pytorchs() -> None:
 
 
 def test_folded_tables_have_all_rows() -> None:
+    cpu = results.steps_on_cpu()
     for shown, rows in (
+        (results.all_steps(cpu), len(cpu) // 2),
         (results.collectives(), 8),
         (results.beside_predicted(), len(small_job())),
+        (results.all_parts(), len(split_layers())),
     ):
         assert shown.data.startswith("<details>\n<summary>All ")
         assert shown.data.count("\n| ") == rows + 2

@@ -47,3 +47,8 @@ def by_size(ratios: Mapping[tuple[str, int], float], columns: Sequence[str]) -> 
 
 def _size(nbytes: int) -> str:
     return f"{nbytes / 2**20:g} MiB" if nbytes >= 2**20 else f"{nbytes / 2**10:g} KiB"
+
+
+def split_layers() -> list[dict[str, Any]]:
+    """The rows on parts of a layer; prints as `recorded`."""
+    return [row for row in recorded("gpu")["rows"] if row["section"] == "split layers"]

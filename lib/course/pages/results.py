@@ -1,6 +1,6 @@
 """What the page of recorded results shows of the benchmarks' records: bars, and folded tables."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
 from io import StringIO
 from typing import Any
@@ -9,7 +9,7 @@ from IPython.display import Markdown
 from matplotlib.figure import Figure
 
 from course.pages.price import ask
-from course.pages.recorded import by_size, recorded, small_job
+from course.pages.recorded import by_size, recorded, small_job, split_layers
 from course.pages.table import folded, table
 from minidist.planner.hardware import H200
 from minidist.planner.planner import plan
@@ -26,6 +26,12 @@ WAYS = {  # of each wrapper: its record, and its way by each maker
     "ZeRO-1": ("zero", "stage 1", "stage 1, native", "from_scratch, stage 1"),
     "ZeRO-2": ("zero", "stage 2", "stage 2, native", "from_scratch, stage 2"),
     "FSDP": ("fsdp", "fsdp", "fsdp, native", "from_scratch"),
+}
+PARTS: dict[str, Callable[[Row], str]] = {
+    "tensor": lambda r: f"width among {r['ranks']}" + ", tokens between" * r["sequence_parallel"],
+    "micro batch": lambda r: f"micro-batches of {512 * r['sequences']:,} tokens",
+    "attention": lambda r: f"attention, {r['block']}: {r['queries']:,} × {r['keys']:,}",
+    "expert": lambda r: f"{r['experts']} experts, {'one call' if r['together'] else 'in turn'}",
 }
 
 
@@ -60,6 +66,15 @@ def bars(ratios: Ratios, ranks: int) -> Figure:
     figure = grouped_bars(groups, [*WAYS], y_label="time of a step over PyTorch's own")
     figure.axes[0].axhline(1, color=GREY, lw=1, ls="--")
     return figure
+
+
+def all_steps(ratios: Ratios) -> Markdown:
+    """Every way of every record, folded."""
+    ranks = sorted({n for *_, n in ratios})
+    ways = dict.fromkeys((record, way) for record, way, _ in ratios)
+    rows = [[*way, *(ratios[*way, n] for n in ranks)] for way in ways]
+    head = [f"{n} rank{'s' * (n > 1)}" for n in ranks]
+    return folded("All ways", table(["record", "way", *head], rows))
 
 
 def collectives() -> Markdown:
@@ -116,3 +131,17 @@ def widths() -> list[tuple[int, float, float]]:
             single = plan(sizes, H200, 1, batch=row["batch"], foreach=False).forecasts["single"]
             found.append((w, 1e3 * single.overlapped, row["ms"][1]))
     return found
+
+
+def all_parts() -> Markdown:
+    """Times of parts of a Llama's layer on a GPU, each beside the whole, folded."""
+    rows = [[PARTS[r["what"]](r), f"{r['ms'][1]:.2f}", f"{r['ratio']:.2f}"] for r in split_layers()]
+    return folded(
+        "All parts", table(["part of a layer", "ms", "over its share of the whole"], rows)
+    )
+
+
+def share_of(rows: Sequence[Row], what: str, **named: object) -> float:
+    """The time of one part over its share of the whole."""
+    (row,) = (r for r in rows if r["what"] == what and named.items() <= r.items())
+    return float(row["ratio"])
