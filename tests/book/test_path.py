@@ -55,14 +55,14 @@ def test_a_lab_opens_with_its_question_and_its_minutes_and_its_imports_are_folde
     assert (offenders, walls) == ([], [])
 
 
-def test_times_are_what_the_rule_says_to_five_minutes() -> None:
+def test_times_are_what_the_rule_says_to_a_few_minutes() -> None:
     """The rule of the page for instructors; where it does not hold, mend the landing page."""
-    times = {c.page: (c.minutes, reading_time(c)) for c in PATH}
-    times |= {f"lab {lab.name}": (lab.minutes, lab_time(lab)) for lab in LABS}
+    times = {c.page: (c.minutes, reading_time(c), 3) for c in PATH}
+    times |= {f"lab {lab.name}": (lab.minutes, lab_time(lab), 5) for lab in LABS}
     offenders = [
         f"{name}: {minutes} minutes, by the rule {estimate:.0f}"
-        for name, (minutes, estimate) in times.items()
-        if abs(minutes - estimate) > 5
+        for name, (minutes, estimate, within) in times.items()
+        if abs(minutes - estimate) > within
     ]
     assert not offenders, "\n".join(offenders)
     with_labs = [chapter.minutes for chapter in PATH if chapter.labs]
