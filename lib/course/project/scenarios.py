@@ -5,7 +5,7 @@ find. Weights show in what comes out once they have been trained, so no scenario
 a reader calls them. What a rank need not look at is NaN.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from functools import partial
 from typing import Any, NamedTuple
@@ -167,19 +167,64 @@ def apart(net: nn.Module, rows: Tensor, task: Task, ranks: int) -> Slips:
         step_all([SGD(other.parameters(), LEARNING_RATE)])
         return other
 
-    every = rows.flatten(0, 1)
+    every, alone = rows.flatten(0, 1), [stepped(own, 1) for own in rows]
     sums = f"The gradients are added up over {ranks} ranks, and not divided by their number."
     twice = "The gradients are divided twice by the number of ranks."
     slips = {
         sums: ranks * [stepped(every, ranks)],
         twice: ranks * [stepped(every, 1 / ranks)],
-        "Each rank has stepped by its own gradient: it is not averaged.": [
-            stepped(own, 1) for own in rows
-        ],
+        "Each rank has stepped by its own gradient: it is not averaged.": alone,
         "It is the loss of the weights before step 1: the model does not use those that the "
         "optimizer has stepped on.": ranks * [deepcopy(net)],
     }
+    for shard, groups in layouts(net).items():
+        own = f"Each rank has stepped on its {shard} by its own gradient: reduce it first."
+        slips[own] = ranks * [resharded(net, alone, groups, _own_part)]
+        again = f"The gradients are reduced twice: reduce-scatter has summed this rank's {shard}."
+        slips[again] = ranks * [resharded(net, alone, groups, _sum_of_parts)]
     return slips if ranks > 1 else {}
+
+
+def layouts(net: nn.Module) -> dict[str, list[list[str]]]:
+    """What a shard is a part of: all that trains, as in FSDP, or a bucket, as in ZeRO."""
+    names, buckets, room = [name for name, p in net.named_parameters() if p.requires_grad], [], 0.0
+    for name in reversed(names):  # as backward reaches them
+        buckets += [] if room > 0 else [list[str]()]
+        room = (room if room > 0 else CAP * 2**20) - net.get_parameter(name).nbytes
+        buckets[-1].append(name)
+    return {"shard": [names], "shard of a bucket": buckets}
+
+
+def resharded(
+    net: nn.Module,
+    stepped: Sequence[nn.Module],
+    groups: Sequence[Sequence[str]],
+    part: Callable[[Tensor], Tensor],
+) -> nn.Module:
+    """The model after a step; of each group, the change of every rank's model is cut into shards.
+
+    `part` makes of these changes, [model, shard, number], what the shards really change by.
+    """
+    net = deepcopy(net)
+    for names in groups:
+        start, *ends = (
+            parameters_to_vector(map(model.get_parameter, names)).detach()
+            for model in (net, *stepped)
+        )
+        size = -(-len(start) // len(ends))
+        changes = start.new_zeros(len(ends), len(ends) * size)
+        changes[:, : len(start)] = torch.stack(ends) - start
+        change = part(changes.view(len(ends), len(ends), size)).flatten()
+        vector_to_parameters(start + change[: len(start)], map(net.get_parameter, names))
+    return net
+
+
+def _own_part(changes: Tensor) -> Tensor:
+    return changes[range(len(changes)), range(len(changes))]
+
+
+def _sum_of_parts(changes: Tensor) -> Tensor:
+    return changes.mean(0).sum(0).expand(changes.shape[1:])
 
 
 def local_sgd(
