@@ -1,10 +1,14 @@
 """The milestones after FSDP: a lesson with a mistake in it gets a diagnosis."""
 
 import socket
+from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from threading import Thread
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -13,8 +17,8 @@ from torch.nn.functional import scaled_dot_product_attention
 from course.ask.verdict import Wrong
 from course.project import held, report, wire
 from course.project.check import Sent, check_sent
-from course.project.computed import MORE, Computed, compare_computed
-from course.project.held import Held
+from course.project.computed import MORE, Computed, compare_computed, counted
+from course.project.held import STEPS, Held, Lines, lines_of
 from course.project.milestones import MILESTONES
 from course.project.models import Drawn, uneven
 from tests.course.milestones import SCENARIOS, diagnosed, graded, lesson
@@ -88,6 +92,31 @@ def test_what_is_held_may_be_a_little_more() -> None:
         held.compare_held(Held(10**6, 2 * 10**6), least, "")
 
 
+def test_a_line_is_named_that_makes_half_of_what_is_held_in_vain() -> None:
+    least, lines = Held(10**6, 10**6), Lines(Counter({"a.py, line 3": 10**5}), Counter())
+    lines.tensors["a.py, line 7"] = 5 * 10**5
+    told = r"1,000,000 are enough\. 500,000 of them come from a.py, line 7\. Less\."
+    with pytest.raises(Wrong, match=told):
+        held.compare_held(Held(2 * 10**6, 10**6), least, "Less.", lines)
+    with pytest.raises(Wrong, match=r"1,000,000 are enough\. Less\."):
+        held.compare_held(Held(3 * 10**6, 10**6), least, "Less.", lines)
+
+
+def test_memory_is_that_of_the_line_which_made_it() -> None:
+    kept = list[object]()
+
+    def step() -> None:
+        kept.append(torch.ones(10**4).view(100, 100))
+        kept.append(np.ones(10**5))
+        torch.zeros(2 * 10**4)
+
+    made = lines_of(lambda: step)
+    of_tensors, of_arrays = ({*each.values()} for each in made)
+    assert {STEPS * 4 * 10**4, 8 * 10**4} <= of_tensors
+    assert any(STEPS * 8 * 10**5 <= each < STEPS * 9 * 10**5 for each in of_arrays)
+    assert all("test_scenarios.py, line" in line for line in made.tensors)
+
+
 def test_a_product_counts_however_it_is_called() -> None:
     x, y = torch.ones(3, 4).double(), torch.ones(4, 5).double()
     ways: dict[str, Callable[[], object]] = {
@@ -104,6 +133,28 @@ def test_a_product_counts_however_it_is_called() -> None:
     with Computed() as count:
         scaled_dot_product_attention(q, q, q).sum().backward()
     assert count.lines.total() >= 2 * 3 * 3 * 4 * (2 + 5)
+
+
+def test_what_other_threads_compute_counts() -> None:
+    x = torch.ones(8, 8)
+    with ThreadPoolExecutor(1) as earlier:
+        earlier.submit(int).result()
+        with counted() as count:
+            earlier.submit(lambda: x @ x).result()
+            thread = Thread(target=lambda: x @ x)
+            thread.start()
+            thread.join()
+    assert 2 * 512 <= count.lines.total() < 2 * 600
+    assert not count.left
+
+
+def test_numbers_that_leave_torch_are_seen() -> None:
+    x = torch.ones(8)
+    for leave in (np.asarray, np.from_dlpack, lambda x: x.numpy(), lambda x: x.int().numpy()):
+        with counted() as count:
+            leave(x)
+        assert count.left.startswith("test_scenarios.py") == (count.left != "")
+        assert bool(count.left) == (leave(x).dtype == np.float32)
 
 
 def test_twice_as_many_multiplications_may_be_made_and_three_times_as_many_not() -> None:

@@ -5,7 +5,6 @@ from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 import minidist
@@ -35,6 +34,7 @@ class Sent(NamedTuple):
     batches: Batches  # messages that it posts itself
     drawn: str  # sizes
     calls: str = ""  # a sentence on the learner's lines that send
+    beside: str = ""  # and on those that send by other means
 
 
 def check_cases(written: Any, milestone: Milestone, seed: int) -> dict[str, Sent]:
@@ -50,7 +50,7 @@ def check_cases(written: Any, milestone: Milestone, seed: int) -> dict[str, Sent
         least = run(lesson, milestone, case, seed)
         with without_lesson():
             every[case] = run(written, milestone, case, seed)
-        check_sent(milestone, every[case], least, place(case))
+        check_sent(milestone, every[case], least, journal.place(case))
     for case in milestone.others:
         with without_lesson():
             run(written, milestone, case, seed)
@@ -69,7 +69,7 @@ def check_sent(milestone: Milestone, own: Sent, least: Sent, where: str) -> None
         wrong = (
             f"{own.nbytes:,} of the {least.nbytes:,} bytes that it takes went through "
             f"{milestone.means.instead}. Send nothing by other means, and do not keep what can "
-            "be sent again."
+            f"be sent again.{own.beside or own.calls}"
         )
     elif milestone.fewest and own.messages < least.messages:
         wrong = f"{sent}, expected {expected}: {milestone.fewest}{own.calls}"
@@ -77,6 +77,7 @@ def check_sent(milestone: Milestone, own: Sent, least: Sent, where: str) -> None
         wrong = (
             f"this rank puts {own.wire:,} bytes on the network, headers included; "
             f"{least.wire:,} are enough. Send nothing beside {milestone.means.instead}."
+            f"{own.beside}"
         )
     if wrong:
         raise Wrong(f"{where}the results are right, and {wrong} ({own.drawn})")
@@ -85,34 +86,21 @@ def check_sent(milestone: Milestone, own: Sent, least: Sent, where: str) -> None
 def run(written: Any, milestone: Milestone, case: str, seed: int) -> Sent:
     """Run one case; compare what comes out."""
     comm, means, drawn = Tally(Ours(algorithm="ring")), milestone.means, Drawn(seed)
-    journal.begin_case(case)
     with ExitStack() as stack:
+        stack.enter_context(journal.in_case(case, drawn))
         for without in means.without:
             stack.enter_context(without(means.instead))
         batches = stack.enter_context(recorded())
         arguments = {**milestone.cases, **milestone.others}[case]
         before = wire.sent()
-        try:
-            for each in milestone.scenario(written, comm, drawn, *arguments):
-                compare(each.what, each.mine, each.right, each.slips, WHY.get(case, ""))
-        except Wrong as wrong:
-            line = journal.line_of(wrong)
-            line = f"{line}; " if line and line not in str(wrong) else ""
-            raise Wrong(f"{place(case)}{wrong} ({line}{drawn})") from wrong
-        except Exception as error:
-            error.add_note(f'in case "{case}", {drawn}')
-            raise
+        for each in milestone.scenario(written, comm, drawn, *arguments):
+            compare(each.what, each.mine, each.right, each.slips, WHY.get(case, ""))
         on_wire = wire.sent() - before
     calls = journal.calls()
     if "isend" in means.instead:
         return Sent(len(sends(batches)), sum(sends(batches)), on_wire, batches, str(drawn), calls)
-    return Sent(comm.messages_sent, comm.bytes_sent, on_wire, [], str(drawn), calls)
-
-
-def place(case: str) -> str:
-    """The beginning of a sentence about a case; which rank it is, `on_ranks` says."""
-    alone = " on 1 rank" if dist.get_world_size() == 1 else ""
-    return f'in case "{case}"{alone}, '
+    beside = journal.calls(beside=True)
+    return Sent(comm.messages_sent, comm.bytes_sent, on_wire, [], str(drawn), calls, beside)
 
 
 def compare(

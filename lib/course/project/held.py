@@ -7,18 +7,22 @@ in one of them, or in one that has more to compute.
 
 import ctypes
 import gc
+import tracemalloc
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
 import psutil  # type: ignore[import-untyped]
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.nn.functional import gelu, mse_loss
 from torch.optim import SGD
 
 from course.ask.verdict import Wrong
-from course.project.computed import Computed, compare_computed
+from course.project import journal
+from course.project.computed import Computed, Made, compare_computed, counted
 from course.project.models import draw, mlp
 from course.project.scenarios import Tally, step_all
 from course.project.submission import LESSON, found, without_lesson
@@ -31,6 +35,8 @@ M_MMAP_THRESHOLD = -3  # from glibc's malloc.h
 LARGEST = 2**20  # numbers in what the steps below send
 MORE = 1.25  # times what from_scratch holds: a micro-batch more, or a copy
 SPARE = 2**18  # bytes that a process may grow by beside that: pages are shared with others
+FRAMES = 16  # innermost calls in which a line is looked for
+FIXED = "the same sizes in every grading"
 
 Step = Callable[[], object]
 
@@ -57,6 +63,28 @@ def measured(make: Callable[[], Step]) -> Held:
         peaks.append(meter.curve(step).peak)
         grown.append(of_the_process() - before)
     return Held(min(peaks), min(grown))
+
+
+class Lines(NamedTuple):
+    """Bytes by the learner's lines that made them."""
+
+    tensors: Counter[str]  # when they were most
+    others: Counter[str]  # Python's objects and numpy's arrays, after some steps
+
+
+def lines_of(make: Callable[[], Step]) -> Lines:
+    """Where what some steps hold was made; this takes longer than to measure it."""
+    tracemalloc.start(FRAMES)
+    with Made() as made:
+        step = make()
+        for _ in range(STEPS):
+            step()
+    others = Counter[str]()
+    for each in tracemalloc.take_snapshot().statistics("traceback"):
+        frames = (journal.learners(at.filename, at.lineno) for at in reversed(each.traceback))
+        others[next(filter(None, frames), "")] += each.size
+    tracemalloc.stop()
+    return Lines(made.most, others)
 
 
 def of_the_process() -> int:
@@ -178,49 +206,75 @@ def check_held(written: Any, milestone: Any) -> None:
     lesson = found(LESSON, milestone.file, *milestone.names)
     if milestone.computes:
         enough = computed(lesson, milestone.computes)
-        with without_lesson():
+        with without_lesson(), journal.in_case(sizes(milestone.computes), FIXED):
             own = computed(written, milestone.computes)
-        compare_computed(own, enough, f"{milestone.part} ({sizes(milestone.computes)})")
+            compare_computed(own, enough, milestone.part)
     for make in milestone.held:
         of_a_step(lesson, make)  # what is loaded once
         least = of_a_step(lesson, make)
-        with without_lesson():
+        with without_lesson(), journal.in_case(sizes(make), FIXED):
             held = of_a_step(written, make)
-        compare_held(held, least, f"{milestone.holds} ({sizes(make)})")
+            too_much = torch.tensor(any(more_than(held, least)), dtype=torch.int)
+            dist.all_reduce(too_much, dist.ReduceOp.MAX)  # of any rank: all make the steps again
+            lines = of_a_step(written, make, lines_of) if too_much else None
+            compare_held(held, least, milestone.holds, lines)
+    if milestone.computes and own.left:
+        with journal.in_case(sizes(milestone.computes), FIXED):
+            raise Wrong(
+                f"the results are right, and in {own.left} numbers leave torch for numpy, where "
+                "what is computed cannot be counted: compute with torch."
+            )
 
 
-def compare_held(own: Held, least: Held, holds: str) -> None:
+def more_than(own: Held, least: Held) -> tuple[bool, bool]:
+    """True where a step holds more than is enough: of tensors, and elsewhere."""
+    return own.peak > MORE * least.peak, own.kept > MORE * least.kept + SPARE
+
+
+def compare_held(own: Held, least: Held, holds: str, lines: Lines | None = None) -> None:
     """Raise Wrong if a step holds more than is enough; `holds` says what should be held."""
-    if own.peak > MORE * least.peak:
+    tensors, others = lines or Lines(Counter(), Counter())
+    peak, kept = more_than(own, least)
+    if peak:
         raise Wrong(
             f"the results are right, and this rank holds {own.peak:,} bytes of tensors at the peak "
-            f"of a step; {least.peak:,} are enough. {holds}"
+            f"of a step; {least.peak:,} are enough.{_from(tensors, own.peak - least.peak)} {holds}"
         )
-    if own.kept > MORE * least.kept + SPARE:
+    if kept:
         raise Wrong(
             f"the results are right, and some steps let the process of this rank grow by "
-            f"{own.kept:,} bytes; {least.kept:,} are enough. What is kept, and not in a tensor? "
-            f"{holds}"
+            f"{own.kept:,} bytes; {least.kept:,} are enough. What is kept, and not in a tensor?"
+            f"{_from(others, own.kept - least.kept)} {holds}"
         )
 
 
-def of_a_step(written: Any, make: Callable[[Any, Tally], Step]) -> Held:
-    """What the reader's code holds in one of the steps above."""
+def _from(lines: Counter[str], excess: int) -> str:
+    """A sentence on the line that has made half of what is too much or more; or ""."""
+    each = ((nbytes, line) for line, nbytes in lines.items() if line)
+    most, line = max(each, default=(0, ""))
+    return f" {most:,} of them come from {line}." if most and most >= excess / 2 else ""
+
+
+def of_a_step(
+    written: Any,
+    make: Callable[[Any, Tally], Step],
+    measure: Callable[[Callable[[], Step]], Any] = measured,
+) -> Any:
+    """What the reader's code holds in one of the steps above: a `Held`, or `Lines`."""
     comm = Tally(Ours(algorithm="shared_memory"))  # its buffers are no tensors
     comm.all_reduce(torch.ones(LARGEST))
-    return measured(lambda: make(written, comm))
+    return measure(lambda: make(written, comm))
 
 
 def sizes(make: Callable[[Any, Tally], Step]) -> str:
-    """What is measured, from the first line of the step's docstring."""
+    """What is measured, which is the step's case: the first line of its docstring."""
     first = (make.__doc__ or "").splitlines()[0].rstrip(".")
-    return f"measured: {first[:1].lower()}{first[1:]}"
+    return f"{first[:1].lower()}{first[1:]}"
 
 
 def computed(written: Any, make: Callable[[Any, Tally], Step]) -> Computed:
     """What the reader's code computes in one of the steps above."""
     step = make(written, Tally(Ours(algorithm="ring")))
-    count = Computed()
-    with count:
+    with counted() as count:
         step()
     return count

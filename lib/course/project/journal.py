@@ -11,6 +11,7 @@ import sysconfig
 import traceback
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -18,6 +19,7 @@ import torch
 import torch.distributed as dist
 
 from course.ask.switchboard import Call, Part, Switchboard
+from course.ask.verdict import Wrong
 
 LIB = Path(__file__).parents[2]
 NOT_THEIRS = tuple(
@@ -64,6 +66,27 @@ def begin_case(case: str) -> None:
     _calls.clear()
 
 
+@contextmanager
+def in_case(case: str, drawn: object) -> Iterator[None]:
+    """What is posted within it belongs to this case. An error names that, the line, and `drawn`."""
+    begin_case(case)
+    try:
+        yield
+    except Wrong as wrong:
+        line = line_of(wrong)
+        line = f"{line}; " if line and line not in str(wrong) else ""
+        raise Wrong(f"{place(case)}{wrong} ({line}{drawn})") from wrong
+    except Exception as error:
+        error.add_note(f'in case "{case}", {drawn}')
+        raise
+
+
+def place(case: str) -> str:
+    """The beginning of a sentence about a case; which rank it is, `on_ranks` says."""
+    alone = " on 1 rank" if dist.get_world_size() == 1 else ""
+    return f'in case "{case}"{alone}, '
+
+
 def write(name: str, peer: int = -1, nbytes: int = 0) -> str:
     """Write down what is posted next, with the learner's line, which it returns."""
     where = learners_line()
@@ -73,9 +96,14 @@ def write(name: str, peer: int = -1, nbytes: int = 0) -> str:
     return where
 
 
-def calls(first: int = 0) -> str:
-    """A sentence on which lines have sent in this case, from a call on: "See ..."; or ""."""
-    made = Counter(call for call in _calls[first:] if call[1] and call[0] != "irecv")
+def calls(first: int = 0, beside: bool = False) -> str:
+    """A sentence on which lines have sent in this case, from a call on: "See ..."; or "".
+
+    With `beside`, those that send messages beside a comm's calls.
+    """
+    within = {where for name, where in _calls if beside and name not in ("isend", "irecv")}
+    kept = [call for call in _calls[first:] if call[1] and call[1] not in within]
+    made = Counter(call for call in kept if call[0] != "irecv")
     each = [f"{where} ({many} times {name})" for (name, where), many in made.most_common(3)]
     return f" See {' and '.join(each)}." if each else ""
 
@@ -89,7 +117,7 @@ def learners_line() -> str:
     """The innermost call that is neither a library's nor the course's."""
     frame = sys._getframe()
     while frame := frame.f_back:  # type: ignore[assignment]
-        if line := _learners(frame.f_code.co_filename, frame.f_lineno):
+        if line := learners(frame.f_code.co_filename, frame.f_lineno):
             return line
     return ""
 
@@ -97,10 +125,11 @@ def learners_line() -> str:
 def line_of(error: Exception) -> str:
     """The learner's innermost line that an error has come through; or ""."""
     frames = traceback.extract_tb(error.__traceback__)
-    return next(filter(None, (_learners(f.filename, f.lineno) for f in reversed(frames))), "")
+    return next(filter(None, (learners(f.filename, f.lineno) for f in reversed(frames))), "")
 
 
-def _learners(file: str, line: int | None) -> str:
+def learners(file: str, line: int | None) -> str:
+    """The line as a sentence names it: "ring.py, line 60"; or "" if it is not the learner's."""
     return "" if file.startswith((*NOT_THEIRS, "<")) else f"{Path(file).name}, line {line}"
 
 
