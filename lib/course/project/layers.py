@@ -207,42 +207,126 @@ def expert(
     experts = nn.ModuleList(mlp(width, hidden, width) for _ in range(count))
     routers, every = nn.ModuleList(deepcopy(router) for _ in range(comm.ranks)), deepcopy(experts)
     router.weight.data *= 1 + comm.rank  # rank 0's must win
+    own_router, averaged = deepcopy(router), deepcopy(experts)
     layer = kind(router, experts, comm, top_k, capacity, comm.exchange)
-
-    def one(
-        x: Tensor, router: nn.Module, room: int = capacity or tokens, gated: bool = True
-    ) -> tuple[Tensor, Tensor]:
-        probability, taken, rows = router(x).softmax(-1), [0] * count, []
-        gates, choices = probability.topk(top_k)
-        for token, gate, chosen in zip(x, gates, choices.tolist(), strict=True):
-            rows.append(torch.zeros_like(token))
-            for place, number in enumerate(chosen):
-                taken[number] += 1
-                if taken[number] <= room:
-                    rows[-1] = rows[-1] + (gate[place] if gated else 1) * every[number](token)
-        share = one_hot(choices.flatten(), count).double().mean(0)
-        return torch.stack(rows), count * (share * probability.mean(0)).sum()
-
+    one = partial(mixed, top_k=top_k, room=capacity or tokens)
     trained = [*routers.parameters(), *every.parameters()]
-    optimizers = SGD(layer.parameters(), RATE), SGD(trained, RATE)
+    optimizers = [SGD(each, RATE) for each in (layer.parameters(), trained, averaged.parameters())]
     for step in range(STEPS):
         xs = [drawn.numbers(99 * step + r, tokens, width) for r in range(comm.ranks)]
         xs = [each.requires_grad_() for each in xs]
-        own = xs[comm.rank].detach().clone().requires_grad_()
-        mine, rights = layer(own), [one(*each) for each in zip(xs, routers, strict=True)]
+        x, own = xs[comm.rank], xs[comm.rank].detach().clone().requires_grad_()
+        mine, rights = layer(own), [one(*each, every) for each in zip(xs, routers, strict=True)]
         right, even = rights[comm.rank]
-        slips = {
-            "The router's weight is missing in it.": one(own, routers[comm.rank], gated=False)[0],
-            "It keeps tokens beyond the capacity.": one(own, routers[comm.rank], tokens)[0],
-        }
+        slips = misweighted(own, routers[comm.rank], every, one)
+        if step:
+            told = f"The gradients of the experts are divided by {comm.ranks}: they are sums."
+            slips[told] = one(own, routers[comm.rank], averaged)[0]
+        else:
+            told = "It is that of this rank's own router: send rank 0's to all."
+            slips[told] = one(own, own_router, every)[0]
+            slips |= misplaced(mine, xs, routers, every, comm) if top_k == 1 else {}
         yield Found(f"the output of step {step + 1}", mine, right, slips)
         level = getattr(layer, "balance", None)
         yield Found(f"`balance` of the layer after the forward of step {step + 1}", level, even)
+        slips = unreached(x, routers[comm.rank], every, one)
         both = [(mine, level), *rights]
         torch.autograd.backward([out.square().mean() + level for out, level in both])
         what = f"the gradient of the tokens in step {step + 1}"
-        yield Found(what, own.grad, xs[comm.rank].grad)
+        yield Found(what, own.grad, x.grad, slips)
+        for other, each in zip(averaged.parameters(), every.parameters(), strict=True):
+            other.grad = each.grad / comm.ranks if each.grad is not None else None
         step_all(optimizers)
+
+
+def mixed(
+    x: Tensor,
+    router: Callable[[Tensor], Tensor],
+    experts: Sequence[Callable[[Tensor], Tensor]] | nn.ModuleList,
+    top_k: int,
+    room: int,
+    weigh: Callable[[Tensor], Tensor] = lambda chosen: chosen,
+) -> tuple[Tensor, Tensor]:
+    """The output for some tokens by one process, and the loss that keeps experts equally busy."""
+    probability, taken, rows = router(x).softmax(-1), [0] * len(experts), []
+    chosen, choices = probability.topk(top_k)
+    for token, gate, numbers in zip(x, weigh(chosen), choices.tolist(), strict=True):
+        rows.append(torch.zeros_like(token))
+        for place, number in enumerate(numbers):
+            taken[number] += 1
+            if taken[number] <= room:
+                rows[-1] = rows[-1] + gate[place] * experts[number](token)
+    share = one_hot(choices.flatten(), len(experts)).double().mean(0)
+    return torch.stack(rows), len(experts) * (share * probability.mean(0)).sum()
+
+
+@torch.no_grad()
+def misweighted(x: Tensor, router: Any, experts: Any, one: Any) -> dict[str, Tensor]:
+    """The outputs of a mixture by sentences about mistakes with weights and capacity."""
+    missing = "The router's weight is missing in it"
+    if one.keywords["top_k"] == 1:
+        missing += ", or divided by the sum of a token's weights, which for top-1 is itself"
+    summed = "A token's weights are divided by their sum: take the router's probabilities as they "
+    return {
+        f"{missing}.": one(x, router, experts, weigh=torch.ones_like)[0],
+        f"{summed}are.": one(x, router, experts, weigh=lambda w: w / w.sum(-1, keepdim=True))[0],
+        "It keeps tokens beyond the capacity.": one(x, router, experts, room=len(x))[0],
+    }
+
+
+@torch.no_grad()
+def misplaced(
+    mine: Any, xs: Sequence[Tensor], routers: Any, experts: Any, comm: Tally
+) -> dict[str, Tensor]:
+    """The output of a top-1 mixture nearest to a rank's, by what has become of its tokens."""
+    rank, per = comm.rank, len(experts) // comm.ranks
+    tops = [router(x).softmax(-1).max(-1) for x, router in zip(xs, routers, strict=True)]
+    every = torch.stack([torch.stack([each(x) for each in experts], 1) for x in xs])
+    results = torch.stack(
+        [out[range(len(out)), top.indices] for out, top in zip(every, tops, strict=True)]
+    )
+    gate, choice, here = tops[rank].values[:, None], tops[rank].indices, results[rank]
+    if not isinstance(mine, Tensor) or mine.shape != here.shape:
+        return {}
+    whole, expert = nearest(mine, gate[:, None] * every[rank])
+    token = int((expert != choice).int().argmax())
+    told = (
+        f"Token {token} chose expert {choice[token]} and has the result of expert {expert[token]}: "
+        f"of {per} per rank, expert e is on rank e // {per}, as number e % {per} there."
+    )
+    return {
+        "Its rows are those of other tokens: add each where its token was.":
+            nearest(mine, (gate * here).expand(len(here), -1, -1))[0],
+        "A token's weight is that of another: sort the weights as the rows.":
+            nearest(mine, here[:, None] * gate)[0],
+        "A token has the result of another: before a rank sends results back, they have to stand "
+        "in the order in which the tokens came.":
+            nearest(mine, gate[:, None] * results.flatten(0, 1))[0],
+        told: whole,
+    }  # fmt: skip
+
+
+def nearest(rows: Tensor, candidates: Tensor) -> tuple[Tensor, Tensor]:
+    """For each row the candidate, of [rows, candidates, width], that is nearest, and its number."""
+    number = (candidates - rows[:, None]).square().sum(-1).argmin(1)
+    return candidates[range(len(rows)), number], number
+
+
+def unreached(x: Tensor, router: Any, experts: Any, one: Any) -> dict[str, Tensor]:
+    """The gradients of tokens by sentences about what no gradient has come through."""
+    out, level = one(x, router, experts)
+    constant = [lambda token, each=each: each(token).detach() for each in experts]
+    ways = {
+        "No gradient has come back from the experts: tokens travel in an autograd function, whose "
+        "backward sends gradients the other way.": (one(x, router, constant)[0], level),
+        "No gradient has come through the weights: do not detach them.":
+            (one(x, router, experts, weigh=Tensor.detach)[0], level),
+        "No gradient has come through `balance`: do not detach its probabilities.": (out, 0),
+    }  # fmt: skip
+    return {
+        told: torch.autograd.grad(out.square().mean() + level, x, retain_graph=True)[0]
+        for told, (out, level) in ways.items()
+    }
 
 
 CHOICES: Cases = {"top-1": (1,), "top-2": (2,), "top-2 with capacity 3": (2, 3)}
