@@ -66,7 +66,7 @@ def counted() -> Iterator[Computed]:
 
     def also(run: Callable[..., object]) -> Callable[..., object]:
         def counting(*args: Any) -> object:
-            known = _get_current_dispatch_mode()  # type: ignore[no-untyped-call]
+            known = _get_current_dispatch_mode()
             with Computed(count.lines) if known is None else nullcontext():
                 return run(*args)
 
