@@ -209,6 +209,11 @@ def check_held(written: Any, milestone: Any) -> None:
         with without_lesson(), journal.in_case(sizes(milestone.computes), FIXED):
             own = computed(written, milestone.computes)
             compare_computed(own, enough, milestone.part)
+            if own.left:
+                raise Wrong(
+                    f"the results are right, and in {own.left} numbers leave torch for numpy, "
+                    "where what is computed cannot be counted: compute with torch."
+                )
     for make in milestone.held:
         of_a_step(lesson, make)  # what is loaded once
         least = of_a_step(lesson, make)
@@ -218,12 +223,6 @@ def check_held(written: Any, milestone: Any) -> None:
             dist.all_reduce(too_much, dist.ReduceOp.MAX)  # of any rank: all make the steps again
             lines = of_a_step(written, make, lines_of) if too_much else None
             compare_held(held, least, milestone.holds, lines)
-    if milestone.computes and own.left:
-        with journal.in_case(sizes(milestone.computes), FIXED):
-            raise Wrong(
-                f"the results are right, and in {own.left} numbers leave torch for numpy, where "
-                "what is computed cannot be counted: compute with torch."
-            )
 
 
 def more_than(own: Held, least: Held) -> tuple[bool, bool]:
