@@ -74,8 +74,9 @@ class Lines(NamedTuple):
 
 def lines_of(make: Callable[[], Step]) -> Lines:
     """Where what some steps hold was made; this takes longer than to measure it."""
-    tracemalloc.start(FRAMES)
     with Made() as made:
+        torch.ones(1)  # imports what such a mode needs, which is not the learner's
+        tracemalloc.start(FRAMES)
         step = make()
         for _ in range(STEPS):
             step()
