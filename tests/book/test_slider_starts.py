@@ -22,7 +22,7 @@ STARTS = [
         r"256 ranks is ([\d.]+)% if the batch is kept and ([\d.]+)%",
         r"On 256 ranks strong scaling keeps (\d+) ?%, weak scaling (\d+) ?%",
     ),
-    ("zero", "state", r"DDP would need (\d+) GB", r"one copy takes (\d+) GB"),
+    ("zero", "state", r"DDP would need (\d+) GB", r"one copy would take (\d+) GB"),
     ("beyond", "grid", r"A step takes ([\d.]+) s", r"\bsum ([\d.]+) "),
     ("choosing", "plan", r"([\d,]+) tokens/s \(100%\): run", r"fsdp_kept .*?([\d,]+) compute"),
 ]

@@ -61,7 +61,7 @@ def test_a_rank_under_each_strategy_by_hand() -> None:
     """The medium job on 8 GPUs: 8,192 tokens, a checkpoint at every layer."""
     bars, peaks = on_each_rung("medium", 8, 8192)
     each = {"DDP": 16, "ZeRO-1": 4 + 4 + 1, "ZeRO-2": 4 + 0.5 + 1}
-    each |= dict.fromkeys(("FSDP, one unit", "FSDP, weights kept", "FSDP"), 2)
+    each |= dict.fromkeys(("FSDP, weights kept", "FSDP"), 2)
     for name, nbytes in each.items():
         held = sum(bars[name][part] for part in ("parameters", "gradients", "optimizer state"))
         assert held == pytest.approx(nbytes * MEDIUM / GB, rel=1e-6)

@@ -21,7 +21,6 @@ RUNGS = {  # from most memory to least: ZeRO's stages, and the ladder of PyTorch
     "DDP": "ddp",
     "ZeRO-1": "zero1",
     "ZeRO-2": "zero2",
-    "FSDP, one unit": "fsdp",
     "FSDP, weights kept": "fsdp_kept",
     "FSDP": "fsdp",
 }
@@ -51,19 +50,14 @@ def on_each_rung(
     bars, peaks = {}, {}
     for name, strategy in RUNGS.items():
         step = step_of(job, gpus, tokens, checkpointing=1.0)
-        alone = name == "FSDP, one unit"
-        if alone:
-            sizes = step.sizes._replace(units=1, largest_unit=step.sizes.parameters)
-            step = replace(step, sizes=sizes)
         own = memory(step, strategy)
-        question = {"what": "peak", "job": job, "gpus": gpus, "tokens": tokens, "units": alone}
-        note(question | {"strategy": strategy, "checkpointing": 1.0}, own["peak"])
         parts = {"parameters": own["weights"], "gradients": own["gradients"]}
         parts |= {"optimizer state": own["optimizer"], "activations": own["activations"]}
         brief = own["buckets"] + max(own["begins"], own["ends"], own["update"])
         parts["buckets, copies, units, temporaries"] = brief
         bars[name] = {part: nbytes / 1e9 for part, nbytes in parts.items()}
-        peaks[name] = own["peak"] / 1e9
+        how: Any = {"gpus": gpus, "tokens": tokens, "strategy": strategy}
+        peaks[name] = ask("peak", job, checkpointing=1.0, **how) / 1e9
     return bars, peaks
 
 
