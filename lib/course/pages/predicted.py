@@ -159,7 +159,8 @@ def summary() -> dict[str, float]:
         "error_p90": wrong[len(wrong) * 9 // 10],
         "lost_least": min(seen for seen, _ in lost),
         "lost_most": max(seen for seen, _ in lost),
-        "lost_predicted": max(told for _, told in lost),
+        "many_least": min((1 - told) / (1 - seen) for seen, told in lost),
+        "many_most": max((1 - told) / (1 - seen) for seen, told in lost),
         "eager": sum(eager) / len(eager),
         "compiled": sum(compiled) / len(compiled),
         "reserved_least": min(reserved),
@@ -167,7 +168,7 @@ def summary() -> dict[str, float]:
         "peak_small": small,
         "peak_others": max(others),
         "starved": took["ddp", 1536] / slow.found.overlapped,
-        "links": median(abs(1 - ratio) for ratios in links().values() for ratio in ratios),
+        "links": median(1 / ratio for ratios in links().values() for ratio in ratios),
         "links_most": 1 / min(links()[64]),
     }
 
