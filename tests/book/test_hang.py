@@ -16,6 +16,17 @@ def test_its_commands_are_shell() -> None:
         assert done.returncode == 0, done.stderr
 
 
+def test_it_finds_what_the_kernel_logs() -> None:
+    (pattern,) = re.findall(r'dmesg -T \| grep -E "(.*?)"', PAGE)
+    log = """\
+NVRM: Xid (PCI:0000:4e:00): 79, pid=4711, GPU has fallen off the bus.
+Out of memory: Killed process 4711 (python)
+Memory cgroup out of memory: Killed process 4711 (python)
+"""
+    found = subprocess.run(["grep", "-cE", pattern], input=log, capture_output=True, text=True)
+    assert found.stdout == "3\n"
+
+
 def test_it_looks_where_the_recipes_write() -> None:
     recipes = {
         name: (ROOT / "scripts" / name).read_text() for name in ("slurm.sh", "trainjob.yaml")

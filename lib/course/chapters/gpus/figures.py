@@ -103,12 +103,12 @@ def kernel_waits(record: Mapping[str, Any], collective: str, mebibytes: float) -
     lasts = {f"rank {row[0]}": row[4] / 1e3 for row in mine}
     transfer = min(lasts.values())
     looks: dict[str, Look] = {
-        "transfer": {"facecolor": PHASE["bucket"], "alpha": 0.85, "linewidth": 0},
         "waiting for the others": {"facecolor": GREY, "alpha": 0.45, "hatch": "///"},
+        "transfer": {"facecolor": PHASE["bucket"], "alpha": 0.85, "linewidth": 0},
     }
     bars = {}
     for name, long in lasts.items():
-        pieces = zip(looks.values(), (transfer, long - transfer), strict=True)
+        pieces = zip(looks.values(), (long - transfer, transfer), strict=True)
         bars[name] = [*(bar(*each) for each in pieces), ending(f"{long:.0f}")]
     figure = lanes({"": bars}, (WIDE, 2.3), x_label="milliseconds per call, the mean", numbers=True)
     style.legend_below(figure, 2, looks)
