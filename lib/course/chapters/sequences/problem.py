@@ -3,8 +3,9 @@
 from typing import Any
 
 from course.pages.price import ask
+from minidist.formulas.compute import rate
 from minidist.planner.hardware import H100
-from minidist.planner.jobs import MEDIUM, sized
+from minidist.planner.jobs import MEDIUM
 
 TOKENS, RANKS = 131_072, 8
 HEAD = "cut", "MB per layer", "in a node, ms", "between nodes, ms"
@@ -40,23 +41,12 @@ def layer_ms() -> tuple[float, float]:
     return 1e3 * matrices / 64 / MEDIUM.units, 1e3 * scores / 64 / MEDIUM.units
 
 
-def rates() -> tuple[float, float]:
-    """Operations per second of a layer's matrices, and of its causal scores."""
-    long = sized("medium", TOKENS)
-    products = long.operations - long.attention - long.head
-    matrices, scores = (
-        ask(what, "medium", gpus=64, tokens=TOKENS, sequence=TOKENS)
-        for what in ("matrices", "attention")
-    )
-    return 3 * products / matrices, 3 * long.attention / scores
-
-
 def numbers() -> dict[str, float]:
     """The page's numbers by name: GB, bytes, ms, TFLOP/s, percent of a layer's compute, tokens."""
     (_, _, width_in, width_out), (_, _, _, ring_out) = cuts()
     layers, logits = (each / 1e9 for each in memory())
     matrices, scores = layer_ms()
-    of_matrices, of_scores = (each / 1e12 for each in rates())
+    of_matrices = rate(H100, MEDIUM.width) / 1e12
     percent = 100 / (matrices + scores)
     return {
         "one_layers": layers,
@@ -67,7 +57,7 @@ def numbers() -> dict[str, float]:
         "matrices_ms": matrices,
         "scores_ms": scores,
         "matrices_rate": of_matrices,
-        "scores_rate": of_scores,
+        "scores_rate": of_matrices * H100.attention,
         "tensor_share": percent * width_in,
         "tensor_out_share": percent * width_out,
         "ring_out": ring_out,

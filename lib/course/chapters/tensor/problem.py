@@ -3,6 +3,7 @@
 from typing import Any
 
 from course.pages.price import ask
+from minidist.formulas.compute import rate
 from minidist.planner.hardware import H100
 from minidist.planner.jobs import MEDIUM
 
@@ -26,5 +27,4 @@ def _row(ranks: int) -> list[Any]:
 
 def per_byte() -> float:
     """Operations of the medium model's matrices while a GPU sends a byte over NVLink."""
-    products = MEDIUM.operations - MEDIUM.attention - MEDIUM.head
-    return 3 * products / ask("matrices", "medium") / H100.nvlink
+    return rate(H100, MEDIUM.width) / H100.nvlink
