@@ -40,9 +40,17 @@ def fails():
 launch(fails, 3)
 """
 HANGS = """
-def hangs():
+def note_when_it_sleeps():
+    main = threading.main_thread().ident
+    wait_until(lambda: sys._current_frames()[main].f_code.co_name == "sleeps")
     note({folder!r}, os.getpid())
+
+def sleeps():
     time.sleep(1000)
+
+def hangs():
+    threading.Thread(target=note_when_it_sleeps, daemon=True).start()
+    sleeps()
 
 def press_stop():
     wait_until(lambda: len(noted(Path({folder!r}))) == 2)
@@ -160,7 +168,7 @@ def test_cells_of_a_notebook_launch_fail_and_are_interrupted(
     assert hangs[-1].ename == "Interrupted"
     shown = re.sub(r"\x1b\[[\d;]*m", "", "\n".join(hangs[-1].traceback))
     assert shown.startswith(
-        "Interrupted: where the ranks stood\n\nranks 0, 1:\n  Cell In[4], line 3"
+        "Interrupted: where the ranks stood\n\nranks 0, 1:\n  Cell In[4], line 11, in hangs\n"
     )
     assert len(shown.splitlines()) <= 15
     assert after[-1].text == "['python', 'python']\n", "the fork server and its tracker alone"
