@@ -224,7 +224,8 @@ class Fake:
     results = {"project: ring": {"status": "right", "text": "Correct.", "seconds": 1}}  # noqa: RUF012
     notes, failed, done, patience = ["a note"], "", True, 0.0
 
-    def __init__(self, submission: Submission, *_: Any) -> None:
+    def __init__(self, submission: Submission, tasks: list[str], limits: Limits) -> None:
+        self.limits = limits
         self.asked.append(submission.mine["ring.py"].decode())
 
     def fileno(self) -> int:
@@ -253,6 +254,59 @@ def test_what_is_graded_is_not_graded_again_until_it_changes(
     kept = json.loads(file.read_text())
     assert [*kept] == ["anna", "ben", "cleo"], "what was graded is kept, whatever became of it"
     assert kept["ben"]["notes"] == ["a note"]
+
+
+SLOW = """
+import os, time
+
+
+def my_bytes_sent(ranks, nbytes):
+    time.sleep(0 if float(os.environ["COURSE_PATIENCE"]) == 4 else 1000)
+    return 2 * (ranks - 1) * nbytes / ranks
+
+
+grade.bytes_sent(my_bytes_sent)
+"""
+
+
+def test_what_did_not_end_in_time_is_tried_again_last_alone_and_with_more_patience(
+    tmp_path: Path,
+) -> None:
+    labs = {"anna": lab("ring", bytes=SLOW), "ben": handed.solved(ROOT / "notebooks/ring.ipynb")}
+    folders = {name: hand_in(tmp_path / name, ring=each) for name, each in labs.items()}
+    every = {name: command.submission([folder]) for name, folder in folders.items()}
+    file, said = tmp_path / "grades.json", list[tuple[str, str]]()
+
+    def say(learner: str, entry: dict[str, Any]) -> None:
+        said.append((learner, entry["tasks"]["ring: bytes"]["text"]))
+
+    grade_all(every, ["ring: bytes"], Results(file), 2, Limits(), "7", say)
+    (_, first), (_, second), (last, text) = sorted(said[:2]) + said[2:]
+    assert first.endswith("it does not come to an end.")
+    assert second.startswith("Correct ")
+    assert (last, text) == ("anna", second)
+    assert Results(file).entries["anna"]["tasks"]["ring: bytes"]["status"] == "right"
+
+
+@pytest.mark.parametrize(
+    ("text", "times"),
+    [
+        ("Wrong. It has broken the process that graded it, which did not end within 180 s.", 2),
+        ("Wrong. For 3 ranks it does not come to an end.", 2),
+        ("Wrong. On 4 real processes ranks 0, 1 did not end within 15 s; rank 2 had returned", 2),
+        ("Wrong. On 4 real processes rank 0 did not end, and nothing moves any more.", 1),
+        ("Wrong. For 3 ranks it gives 7, expected 8.", 1),
+    ],
+)
+def test_only_what_may_have_been_too_slow_is_tried_again_and_once(
+    text: str, times: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "Apart", Fake)
+    result = {"status": "wrong", "text": text, "seconds": 1}
+    monkeypatch.setattr(Fake, "results", {"project: ring": result})
+    file = tmp_path / "grades.json"
+    assert grade(Results(file), anna="a") == times * ["a"]
+    assert grade(Results(file), anna="a") == []
 
 
 def test_a_submission_that_ends_the_run_each_time_is_passed_over(

@@ -30,6 +30,8 @@ Range = tuple[int, int]  # from the first to before the last
 LIMIT = 10.0  # seconds for a grading in a process of its own
 GRACE = 6.0  # more until the process is killed, if the alarm has not ended it
 TIMEOUT = 15.0  # seconds until real ranks that hang are killed
+PATIENCE = "COURSE_PATIENCE"  # in the environment: times as long as all of these
+LATE = re.compile(r"\bd(id|oes) not (come to an )?end\b(?!, and nothing moves)")  # in a verdict
 IN_ORDER = " All ranks must make the same calls, in the same order."
 CALL = re.compile(r"^  (.+), (line \d+, in .+)$", re.M)
 COURSE = "/lib/course/"  # in the path of a grader's own file
@@ -223,9 +225,15 @@ def formula(grade: Callable[P, str]) -> Grader[P]:
     return Grader(in_a_process)
 
 
+def patient(seconds: float) -> float:
+    """A limit of seconds as it is now: a busy machine is given several times as long."""
+    return seconds * float(os.environ.get(PATIENCE, "1"))
+
+
 def alone(call: Callable[..., T], *args: Any) -> T:
     """Return call(*args) from a process that is killed after it, with all that it has started."""
-    found: T = on_ranks(_with_alarm, 1, call, args, LIMIT, timeout=LIMIT + GRACE)[0]
+    limit = patient(LIMIT)
+    found: T = on_ranks(_with_alarm, 1, call, args, limit, timeout=LIMIT + GRACE)[0]
     return found
 
 
@@ -254,13 +262,14 @@ def on_ranks(
 
     Args:
         function: what each rank runs, on `args`; it calls the learner's function.
-        timeout: seconds until ranks that have not ended are killed; `TIMEOUT` if None.
+        timeout: seconds until ranks that have not ended are killed, if nobody has asked for more
+            patience; `TIMEOUT` if None.
         hints: part of a failure's text → what to add to it, beside what all have.
     """
-    several = ranks > 1
+    several, timeout = ranks > 1, patient(timeout or TIMEOUT)
     usual = {"did not end": IN_ORDER, "disagree": IN_ORDER} if several else {}
     try:
-        return minidist.launch(function, ranks, *args, device="cpu", timeout=timeout or TIMEOUT)
+        return minidist.launch(function, ranks, *args, device="cpu", timeout=timeout)
     except TypeError as error:  # it cannot be pickled
         raise Wrong(f"your function cannot be sent to another process: {error}.") from error
     except minidist.RankError as error:

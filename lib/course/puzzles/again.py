@@ -14,6 +14,7 @@ import resource
 from multiprocessing.connection import Connection
 from typing import Any
 
+from course.ask.verdict import patient
 from course.puzzles.catalog import PUZZLES
 from course.puzzles.judge import run
 from course.puzzles.tasks import Puzzle
@@ -71,19 +72,19 @@ def judge_again(source: str, puzzle: Puzzle) -> tuple[int, str]:
     """The stars of an answer, and a sentence if it has none."""
     if why := refused(source):
         return 0, f"{why}."
-    context = multiprocessing.get_context("fork")
+    context, limit = multiprocessing.get_context("fork"), patient(SECONDS)
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_judge, args=(theirs, source, puzzle.task))
     process.start()
     theirs.close()
     try:
-        report = ours.recv() if ours.poll(SECONDS) else None
+        report = ours.recv() if ours.poll(limit) else None
     except EOFError:
         report = None
     process.kill()
     process.join()
     if report is None:
-        return 0, f"it did not end within {SECONDS} s, or took too much memory."
+        return 0, f"it did not end within {limit:g} s, or took too much memory."
     earned = sum(each for _, each in report["marks"]) if report["right"] else 0
     return earned, "" if earned else " ".join(report["says"])
 

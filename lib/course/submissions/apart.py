@@ -21,6 +21,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from course.ask.verdict import PATIENCE
 from course.submissions.handed_in import Submission
 from minidist.launch.process import kill_tree
 
@@ -31,11 +32,19 @@ LIB = Path(__file__).parents[2]
 
 @dataclass(frozen=True)
 class Limits:
-    """`seconds` for a task; `gib` of address space for each process; a user who owns nothing."""
+    """`seconds` for a task; `gib` of address space for each process; a user who owns nothing.
+
+    With `patience`, that many times as long for a task, and for all that its grader waits for.
+    """
 
     seconds: float = 180.0
     gib: float = 16.0
     uid: int | None = None  # None: yours
+    patience: float = 1.0
+
+    @property
+    def of_task(self) -> float:
+        return self.seconds * self.patience
 
 
 class Apart:
@@ -60,6 +69,7 @@ class Apart:
         lib = os.pathsep.join(filter(None, [str(LIB), os.environ.get("PYTHONPATH")]))
         own = {"PYTHONPATH": lib, "PYTHONSAFEPATH": "1", "PYTHONDONTWRITEBYTECODE": "1"}
         own |= {"HOME": str(folder / "work"), "TMPDIR": str(folder), "TQDM_DISABLE": "1"}
+        own |= {PATIENCE: f"{self.limits.patience}"}
         own |= {"USER": "learner"}  # a uid need not have a name
         uid = self.limits.uid
         for path in (folder, folder / "work"):
@@ -83,7 +93,7 @@ class Apart:
         os.close(write)
 
     def _until(self, more: float = 0.0) -> float:
-        return time.monotonic() + self.limits.seconds + more
+        return time.monotonic() + self.limits.of_task + more
 
     def fileno(self) -> int:
         """The end of the pipe on which it is heard, for `select`."""
@@ -97,7 +107,7 @@ class Apart:
     def hear(self) -> None:
         """Take in what it has said, or that it has ended or is late."""
         if self.patience <= 0:
-            self._ended(f"did not end within {self.limits.seconds:g} s")
+            self._ended(f"did not end within {self.limits.of_task:g} s")
         elif new := os.read(self._said, 2**16):
             *lines, self._rest = (self._rest + new).split(b"\n")
             for result in map(json.loads, lines):

@@ -96,7 +96,7 @@ def main(arguments: list[str] | None = None) -> None:
     bar = tqdm(total=len(submissions), desc="submissions")
 
     def say(learner: str, entry: Entry) -> None:
-        bar.update()
+        bar.update(bar.n < bar.total)  # again, if some of it did not end in time
         tqdm.write(f"{learner}: {sheets.of_all(entry, weights)}")
 
     try:

@@ -1,9 +1,8 @@
 """The files of a submission, read once and before anything of it runs: a folder, a zip, or both.
 
 Read is what grading needs: Python, notebooks, the log of the capstone, and what *Your progress* has
-exported. Links are not followed,
-and nothing is opened but plain files, up to limits of number and size. What was left out, and why,
-is a note on the learner's sheet.
+exported. Links are not followed, and nothing is opened but plain files, up to limits of number and
+size. What was left out, and why, is a note on the learner's sheet.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """A class graded, several submissions at a time: kept after each, and gone on with where it ended.
 
-One thread waits for all processes at once, so Ctrl-C ends it at any moment.
+One thread waits for all processes at once, so Ctrl-C ends it at any moment. What did not end in
+time is tried once more when all else is graded, alone and with more patience: a busy machine is
+nobody's mistake.
 """
 
 from __future__ import annotations
@@ -12,12 +14,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+from course.ask.verdict import LATE
 from course.submissions.apart import Apart, Limits
 from course.submissions.handed_in import Submission
 from course.submissions.sheets import Entry, write
 from course.submissions.tasks import missing
 
 TRIES = 2
+PATIENCE = 4.0  # times as long for what did not end in time
 ENDED_ALL = (
     f"Wrong. It has ended the whole run {TRIES} times, as far as can be seen. To try once more, "
     "remove this learner from the results, and use the container."
@@ -61,7 +65,7 @@ def grade_all(
 
     After each submission the results are saved, and `say` is called with it.
     """
-    waiting = []
+    waiting = dict[str, list[str]]()
     for learner, submission in submissions.items():
         entry = results.of(learner, submission, seed)
         for task in tasks:
@@ -73,18 +77,43 @@ def grade_all(
             ended = {"status": "wrong", "text": ENDED_ALL, "seconds": 0}
             entry["tasks"] |= dict.fromkeys(left, ended)
         elif left:
-            waiting.append((learner, left))
-    running: dict[str, Apart] = {}
+            waiting[learner] = left
+    failed = _grade(submissions, waiting, results, at_once, limits, say)
+    late = {learner: found for learner in submissions if (found := _late(results.entries[learner]))}
+    return failed + _grade(submissions, late, results, 1, replace(limits, patience=PATIENCE), say)
+
+
+def _late(entry: Entry) -> list[str]:
+    """The tasks that did not end in time, unless they were tried again, or end the whole run."""
+    tried = entry.get("begun", 0) >= TRIES
+    return [
+        task
+        for task, result in entry["tasks"].items()
+        if LATE.search(result["text"]) and not (tried or "again" in result)
+    ]
+
+
+def _grade(
+    submissions: Mapping[str, Submission],
+    waiting: Mapping[str, list[str]],
+    results: Results,
+    at_once: int,
+    limits: Limits,
+    say: Callable[[str, Entry], object],
+) -> list[str]:
+    """Grade each learner's tasks; as `grade_all`."""
+    order, running = [*waiting], dict[str, Apart]()
     failed = list[str]()
     try:
-        while waiting or running:
-            while waiting and len(running) < at_once:
-                learner, left = waiting.pop(0)
+        while order or running:
+            while order and len(running) < at_once:
+                learner = order.pop(0)
                 results.entries[learner]["begun"] = results.entries[learner].get("begun", 0) + 1
                 results.save()
                 number = [*submissions].index(learner)
                 own = limits.uid and limits.uid + number  # nobody can end another's processes
-                running[learner] = Apart(submissions[learner], left, replace(limits, uid=own))
+                how = replace(limits, uid=own)
+                running[learner] = Apart(submissions[learner], waiting[learner], how)
             for learner in _heard(running):
                 apart = running.pop(learner)
                 _keep(results.entries[learner], apart)
@@ -112,5 +141,6 @@ def _heard(running: Mapping[str, Apart]) -> list[str]:
 
 def _keep(entry: Entry, apart: Apart) -> None:
     entry.pop("begun", None)
-    entry["tasks"] |= apart.results
+    again = {"again": True} if apart.limits.patience > 1 else {}
+    entry["tasks"] |= {task: result | again for task, result in apart.results.items()}
     entry["notes"] = [*dict.fromkeys([*entry["notes"], *apart.notes])]

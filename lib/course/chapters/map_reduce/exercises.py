@@ -11,7 +11,18 @@ from typing import Any
 import numpy as np
 
 from course.ask.table import Exercise, Table
-from course.ask.verdict import LIMIT, Grader, Wrong, alone, ask, draws, number, raised, whole
+from course.ask.verdict import (
+    LIMIT,
+    Grader,
+    Wrong,
+    alone,
+    ask,
+    draws,
+    number,
+    patient,
+    raised,
+    whole,
+)
 from minidist.errors import TaskError
 from minidist.mapreduce.map_reduce import map_reduce
 from minidist.schedule.replay import goal
@@ -161,7 +172,8 @@ def _check_saving(mapper: Mapper, combiner: Reducer) -> None:
 
 
 def _on_workers(mapper: Mapper, combiner: Reducer, reducer: Reducer) -> None:
-    how: dict[str, Any] = {"reducers": 3, "combiner": combiner, "attempts": 1, "timeout": LIMIT}
+    how: dict[str, Any] = {"reducers": 3, "combiner": combiner, "attempts": 1}
+    how |= {"timeout": patient(LIMIT)}
     try:
         found = map_reduce(TEXTS, mapper, reducer, **how).whole
     except TaskError as error:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 
 from course.ask.switchboard import Call, Deadlock, Part, Switchboard
-from course.ask.verdict import raised
+from course.ask.verdict import patient, raised
 
 PATIENCE = 5.0  # seconds for all threads to end
 
@@ -58,7 +58,7 @@ class Threads:
         ]
         for thread in threads:
             thread.start()
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + patient(PATIENCE)
         for rank, thread in enumerate(threads):
             thread.join(max(0.0, deadline - time.monotonic()))
             if thread.is_alive():
