@@ -1,5 +1,6 @@
 """Eight strategies train one model alike, also after a resume, and tell what they sent and held."""
 
+import hashlib
 import math
 import shutil
 from dataclasses import replace
@@ -160,6 +161,11 @@ WRONG: dict[str, dict[str, Any]] = {
         "shard": 3,
     },
 }
+
+
+def test_the_text_is_the_same_with_every_python() -> None:
+    known = "2a95af4ac93f5b719944030ce3769070ddf827d847cba42192afa8da989e5dc4"
+    assert hashlib.sha256(text().encode()).hexdigest() == known, "recorded losses are of this text"
 
 
 def test_options_that_do_not_fit_are_refused_in_a_sentence() -> None:

@@ -1,16 +1,18 @@
-"""The text to learn, which every Python has, and which part of it each rank reads in a step."""
+"""The text to learn, and which part of it each rank reads in a step."""
 
 import random
 from functools import cache
+from pathlib import Path
 
 import torch
 
 
 def text() -> str:
-    """English prose with some code in it: what `help()` knows of Python, about half a MB."""
-    from pydoc_data.topics import topics
+    """English prose with some code in it, about half a MB: what `help()` knows of Python 3.11.
 
-    return "\n".join(topics[name] for name in sorted(topics))
+    Another Python knows other things, and a run would have other losses there, so it is kept here.
+    """
+    return Path(__file__).with_name("topics.txt").read_text(encoding="utf-8")
 
 
 @cache
