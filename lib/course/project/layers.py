@@ -229,7 +229,7 @@ def expert(
         yield Found(f"the output of step {step + 1}", mine, right, slips)
         level = getattr(layer, "balance", None)
         yield Found(f"`balance` of the layer after the forward of step {step + 1}", level, even)
-        slips = unreached(x, routers[comm.rank], every, one)
+        slips = unreached(x, routers[comm.rank], every, one, comm.ranks)
         both = [(mine, level), *rights]
         torch.autograd.backward([out.square().mean() + level for out, level in both])
         what = f"the gradient of the tokens in step {step + 1}"
@@ -271,7 +271,9 @@ def misweighted(x: Tensor, router: Any, experts: Any, one: Any) -> dict[str, Ten
         f"{missing}.": one(x, router, experts, weigh=torch.ones_like)[0],
         f"{summed}are.": one(x, router, experts, weigh=lambda w: w / w.sum(-1, keepdim=True))[0],
         "It keeps tokens beyond the capacity.": one(x, router, experts, room=len(x))[0],
-    }
+        "Of an expert's tokens the last are kept: the first come first.":
+            one(x.flip(0), router, experts)[0].flip(0),
+    }  # fmt: skip
 
 
 @torch.no_grad()
@@ -297,6 +299,9 @@ def misplaced(
     return {
         "Its rows are those of other tokens: add each where its token was.":
             nearest(mine, (gate * here).expand(len(here), -1, -1))[0],
+        "An expert was given the row of another token: rows, too, have to stand in the order of "
+        "the experts that take them.":
+            nearest(mine, gate[:, None] * every.flatten(0, 1)[:, choice].movedim(1, 0))[0],
         "A token's weight is that of another: sort the weights as the rows.":
             nearest(mine, here[:, None] * gate)[0],
         "A token has the result of another: before a rank sends results back, they have to stand "
@@ -312,8 +317,8 @@ def nearest(rows: Tensor, candidates: Tensor) -> tuple[Tensor, Tensor]:
     return candidates[range(len(rows)), number], number
 
 
-def unreached(x: Tensor, router: Any, experts: Any, one: Any) -> dict[str, Tensor]:
-    """The gradients of tokens by sentences about what no gradient has come through."""
+def unreached(x: Tensor, router: Any, experts: Any, one: Any, ranks: int) -> dict[str, Tensor]:
+    """The gradients of tokens by sentences about what no gradient, or a part, has come through."""
     out, level = one(x, router, experts)
     constant = [lambda token, each=each: each(token).detach() for each in experts]
     ways = {
@@ -323,10 +328,16 @@ def unreached(x: Tensor, router: Any, experts: Any, one: Any) -> dict[str, Tenso
             (one(x, router, experts, weigh=Tensor.detach)[0], level),
         "No gradient has come through `balance`: do not detach its probabilities.": (out, 0),
     }  # fmt: skip
-    return {
-        told: torch.autograd.grad(out.square().mean() + level, x, retain_graph=True)[0]
-        for told, (out, level) in ways.items()
-    }
+    right, *made = (
+        torch.autograd.grad(out.square().mean() + level, x, retain_graph=True)[0]
+        for out, level in [(out, level), *ways.values()]
+    )
+    scaled = {
+        f"What comes back from the experts is divided by {ranks}{often}: send it as it is.":
+            made[0] + (right - made[0]) / ranks**times
+        for times, often in ({1: "", 2: ", each of the two ways"} if ranks > 1 else {}).items()
+    }  # fmt: skip
+    return dict(zip(ways, made, strict=True)) | scaled
 
 
 CHOICES: Cases = {"top-1": (1,), "top-2": (2,), "top-2 with capacity 3": (2, 3)}
