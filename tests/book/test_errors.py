@@ -82,13 +82,13 @@ def test_what_no_laptop_can_show_has_a_source() -> None:
     assert len(reported) >= 14
 
 
-def said_by(code: str, capfd: pytest.CaptureFixture[str]) -> str:
-    """What a program's ranks say, and the error that ends it."""
+def said_by(code: str, seconds: int, capfd: pytest.CaptureFixture[str]) -> str:
+    """What a program's ranks say within so many seconds, and the error that ends it."""
     names: dict[str, Any] = {}
     exec(compile(BEFORE + MORE + code, "program", "exec"), names)
     raised = []
     try:
-        exec(LAUNCH, names)
+        exec(LAUNCH.replace("timeout=15", f"timeout={seconds}"), names)
     except minidist.RankError as error:
         raised = [str(error), error.details]
     return "\n".join([*raised, *capfd.readouterr()])
@@ -104,10 +104,13 @@ def test_each_program_fails_in_its_words(
             continue  # this torch does not say it
         (own := tmp_path / str(number)).mkdir()
         monkeypatch.chdir(own)
-        try:
-            said = said_by(program(text), capfd)
-        except Exception as error:
-            said = f"ended by {error!r}"
-        if not contains(said, message):
+        for seconds in (15, 60):  # a busy machine needs more than the page says
+            try:
+                said = said_by(program(text), seconds, capfd)
+            except Exception as error:
+                said = f"ended by {error!r}"
+            if right := contains(said, message):
+                break
+        if not right:
             offenders.append(f"{message}\n    {said}")
     assert not offenders, "\n".join(offenders)
