@@ -1,7 +1,11 @@
 """Clipping by the global norm: as PyTorch's in one process, whatever wraps the model."""
 
 import math
+import re
 from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -9,8 +13,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
+from from_scratch.expert import Travel
 from minidist import MismatchError, clip_grad_norm_, full_gradients, launch
 from minidist.parallel.fsdp.shard import ShardValues
 from tests.full_model.test_state_dict import difference
@@ -124,34 +128,52 @@ def test_without_ranks_it_is_torchs() -> None:
     assert clip_grad_norm_(nn.Linear(2, 2), 1.0).item() == 0
 
 
-def over_two_meshes() -> tuple[str, float, list[float]]:
-    """What torch's `clip_grad_norm_` says, the norm of all by squares, and those after clipping."""
-    net = two_layers()
-    pairs = init_device_mesh("cpu", (2, 2), mesh_dim_names=("across", "within"))
-    fully_shard(net[1], mesh=pairs["within"])  # as experts are, on fewer ranks than the rest
-    fully_shard(net, mesh=init_device_mesh("cpu", (4,)))
-    net(torch.ones(2, 8)).square().sum().backward()
+class Mixture(nn.Module):
+    """A router and two experts, of which a rank of `group` has one; every token visits both."""
+
+    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.router, self.group = nn.Linear(8, 2), group
+        self.both = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.experts: Any = self.both[dist.get_rank(group)] if group else nn.ModuleList(self.both)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        gate = self.router(x).softmax(-1)
+        if self.group is None:
+            results = [expert(x) for expert in self.both]
+        else:
+            ways = [len(x)] * 2, [len(x)] * 2, partial(dist.all_to_all_single, group=self.group)
+            here = Travel.apply(x.repeat(2, 1), *ways)
+            results = Travel.apply(self.experts(here), *ways).chunk(2)
+        return gate[:, :1] * results[0] + gate[:, 1:] * results[1]
+
+
+def clipped_as_the_page_does(shard: str, clip: str, x: torch.Tensor) -> tuple[str, float]:
+    """What torch's `clip_grad_norm_` says, and how far gradients are from those of one process."""
+    group, stages = (init_device_mesh("cpu", (4 // n, n)).get_group(1) for n in (2, 1))
+    layer, alone = Mixture(group), Mixture()
+    used = {"N": 4, "X": 2, "layer": layer, "stages": stages, "dist": dist}
+    used |= {"init_device_mesh": init_device_mesh, "fully_shard": fully_shard}
+    exec(shard.replace("cuda", "cpu"), used)
+    layer.experts.set_force_sum_reduction_for_comms(True)  # for Gloo
+    layer(x[dist.get_rank()]).square().mean().backward()
+    alone(x.flatten(0, 1)).square().mean().backward()
     with pytest.raises(RuntimeError) as refused:
-        nn.utils.clip_grad_norm_(net.parameters(), 1.0)
-    parts = [[*layer.parameters()] for layer in net]
-    norms = [get_total_norm([p.grad for p in part]).full_tensor() for part in parts]
-    square = torch.stack(norms).square().sum()
-    for part in parts:
-        clip_grads_with_norm_(part, 1.0, square.sqrt())
-    again = [get_total_norm([p.grad for p in part]).full_tensor() for part in parts]
-    return str(refused.value), square.sqrt().item(), [each.item() for each in again]
+        nn.utils.clip_grad_norm_(layer.parameters(), 0.01)
+    used["parts"] = [[*layer.router.parameters()], [*layer.experts.parameters()]]
+    exec(clip.replace("1.0", "0.01"), used)
+    nn.utils.clip_grad_norm_(alone.parameters(), 0.01)
+    mine: list[Any] = [*layer.parameters()]
+    want: list[Any] = [*alone.router.parameters(), *alone.both[dist.get_rank() % 2].parameters()]
+    apart = [(a.grad.full_tensor() - b.grad).abs().max() for a, b in zip(mine, want, strict=True)]
+    return str(refused.value), max(apart).item()
 
 
-def two_layers() -> nn.Sequential:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
-
-
-def test_torch_s_norm_covers_one_mesh_and_squares_add_up_over_several() -> None:
-    net = two_layers()
-    net(torch.ones(2, 8)).square().sum().backward()
-    whole = nn.utils.clip_grad_norm_(net.parameters(), 1.0).item()
-    for refused, norm, again in launch(over_two_meshes, 4):
+def test_experts_on_a_mesh_of_their_own_are_averaged_and_clipped_as_the_page_does() -> None:
+    page = (Path(__file__).parents[2] / "book" / "experts.md").read_text()
+    shard, clip = re.findall(r"```python\n(.*?)```", page.partition("(fsdp-meshes)=")[2], re.DOTALL)
+    x = torch.randn(4, 6, 8, generator=torch.Generator().manual_seed(0))
+    for refused, apart in launch(clipped_as_the_page_does, 4, shard, clip, x):
         assert "All operands in aten.stack.default must have the same mesh" in refused
-        assert norm == pytest.approx(whole, rel=1e-5)
-        assert math.hypot(*again) == pytest.approx(1, rel=1e-4)
+        assert apart < 1e-6
