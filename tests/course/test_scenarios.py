@@ -18,7 +18,7 @@ from course.ask.verdict import Wrong
 from course.project import held, report, wire
 from course.project.check import Sent, check_sent
 from course.project.computed import MORE, Computed, compare_computed, counted
-from course.project.held import STEPS, Held, Lines, lines_of
+from course.project.held import STEPS, Held, Lines, known, lines_of
 from course.project.milestones import MILESTONES
 from course.project.models import Drawn, uneven
 from tests.course.milestones import SCENARIOS, diagnosed, graded, lesson
@@ -100,6 +100,21 @@ def test_a_line_is_named_that_makes_half_of_what_is_held_in_vain() -> None:
         held.compare_held(Held(2 * 10**6, 10**6), least, "Less.", lines)
     with pytest.raises(Wrong, match=r"1,000,000 are enough\. Less\."):
         held.compare_held(Held(3 * 10**6, 10**6), least, "Less.", lines)
+
+
+@pytest.mark.parametrize(
+    ("made", "by_a_line"),
+    [
+        ({}, False),
+        ({"": 9 * 10**6, "a.py, line 3": 10**6}, False),
+        ({"a.py, line 3": 2 * 10**6}, True),
+    ],
+)
+def test_a_growth_is_known_of_which_a_learner_s_lines_have_made_half(
+    made: dict[str, int], by_a_line: bool
+) -> None:
+    lines = Lines(Counter(), Counter(made))
+    assert known(Held(7, 5 * 10**6), Held(7, 10**6), lines) == by_a_line
 
 
 def test_memory_is_that_of_the_line_which_made_it() -> None:
