@@ -42,7 +42,7 @@ def layer_ms() -> tuple[float, float]:
 
 
 def numbers() -> dict[str, float]:
-    """The page's numbers by name: GB, bytes, ms, TFLOP/s, percent of a layer's compute, tokens."""
+    """The page's numbers by name: GB, ms, TFLOP/s, percent of a layer's compute, tokens."""
     (_, _, width_in, width_out), (_, _, _, ring_out) = cuts()
     layers, logits = (each / 1e9 for each in memory())
     matrices, scores = layer_ms()
@@ -51,7 +51,6 @@ def numbers() -> dict[str, float]:
     return {
         "one_layers": layers,
         "one_logits": logits,
-        "per_token": 1e9 * layers / TOKENS / MEDIUM.units,
         "cut_layers": layers / 64,
         "cut_logits": logits / 64,
         "matrices_ms": matrices,
