@@ -9,16 +9,72 @@ from IPython.display import Markdown
 from matplotlib.figure import Figure
 
 from course.pages import results
-from course.pages.predicted import GPUS, throughput
+from course.pages.predicted import GPUS, links, summary, throughput
+from course.pages.price import PUBLISHED, ask
 from course.pages.recorded import recorded
 from course.pages.table import folded, table
-from minidist.planner.hardware import A100, H100, H200, Accelerator
-from minidist.planner.jobs import LARGE, MEDIUM, SMALL
+from minidist.planner.hardware import A100, ACCELERATORS, H100, H200, Accelerator
+from minidist.planner.jobs import LARGE, MEDIUM, SMALL, sized
 from minidist.planner.sizes import Sizes
 from minidist.plots.curves import Curve, curves, grouped_bars
 
 JOBS = {"small": SMALL, "medium": MEDIUM, "large": LARGE}
 WAYS = ["autocast", "autocast, compiled", "bf16", "bf16, compiled"]
+FITTED = {
+    "A100": "209 published runs",
+    "H100": "the same",
+    "H200": "our own record",
+    "B200": "U to 9 published runs",
+    "GB200": "U to 19 published runs",
+}
+
+
+def of_a_step() -> list[list[Any]]:
+    """Amounts and rates of the small job on 16 GPUs, 4,096 tokens on each; last, milliseconds."""
+    job, rate = sized("small", 4096), H100.rate(SMALL.width)
+    sent = 2 * 15 / 16 * 4 * job.parameters
+    rows: list[tuple[str, float, float, str]] = [
+        ("backward, matrices", 2 * (job.operations - job.attention) / 1e12, rate / 1e12, "TFLOP"),
+        ("backward, attention", 2 * job.attention / 1e12, H100.attention * rate / 1e12, "TFLOP"),
+        ("all-reduce of gradients, per node", sent / 1e9, H100.node_network / 1e9, "GB"),
+    ]
+    return [
+        [name, f"{amount:.3g} {unit}", f"{per_second:.0f} {unit}/s", 1e3 * amount / per_second]
+        for name, amount, per_second, unit in rows
+    ]
+
+
+def constants() -> Markdown:
+    """A table of each GPU's constants, and what they were fitted to."""
+    head = ["GPU", "U", "half width h", "attention a", "fitted to"]
+    rows = [
+        [name, gpu.utilization, gpu.half_width, gpu.attention, FITTED.get(name, "nothing: assumed")]
+        for name, gpu in ACCELERATORS.items()
+    ]
+    return table(head, rows)
+
+
+def all_reduce_off(gpus: int) -> float:
+    """Line rate over published seconds of the small job's all-reduce."""
+    return ask("all_reduce", gpus=gpus) / ask("all_reduce", gpus=gpus, tariff="published")
+
+
+def errors() -> list[list[str]]:
+    """What is predicted, what measured, and how far they are apart."""
+    found = summary()
+    with redirect_stdout(StringIO()):
+        layers = of_layers()
+    medium = [ratio for ratios in links().values() for ratio in ratios]
+    large = [all_reduce_off(gpus) for gpus in PUBLISHED]
+    wrong = f"{found['error']:.1%} off in the median, one in ten over {found['error_p90']:.0%}"
+    faster = f"{layers['faster_large']:.1f} to {layers['faster_small']:.1f}"
+    between = (f"{min(ratios):.2f} to {max(ratios):.2f}" for ratios in (large, medium))
+    return [
+        ["steps of MPT", "the 209 runs", wrong],
+        ["a layer on one H100", "our own run", faster],
+        ["all-reduce of the small job's gradients", "published, 8 to 64 H100s", next(between)],
+        ["all-reduce of 1 to 32 MiB", "the same", next(between)],
+    ]
 
 
 def reached_by_width() -> dict[str, dict[int, list[float]]]:
@@ -119,11 +175,9 @@ def of_layers() -> dict[str, float]:
         keys = [(job.width, way) for job in JOBS.values()]
         gains = [other[key]["tflops"] / one[key]["tflops"] - 1 for key in keys]
         found |= {f"h200_{way}_least": min(gains), f"h200_{way}_most": max(gains)}
-    attention = [one[job.width, "autocast"]["attention"] for job in JOBS.values()]
     products, cast = eight_bits()
     return found | {
-        "attention_least": min(attention),
-        "attention_most": max(attention),
+        "attention_small": one[SMALL.width, "autocast"]["attention"],
         "fp8_products": products,
         "fp8_cast": cast,
     }
