@@ -34,10 +34,11 @@ def test_it_looks_where_the_recipes_write() -> None:
     assert '--log-dir "logs/$SLURM_JOB_ID"' in recipes["slurm.sh"]
     assert 'TORCH_FR_DUMP_TEMP_FILE="$PWD/logs/$SLURM_JOB_ID/calls_"' in recipes["slurm.sh"]
     commands = "\n".join(BLOCKS)
-    assert "logs/$job --include=error.json" in commands
-    assert "logs/$job/calls_*" in commands
+    assert "$logs --include=error.json" in commands
+    assert "$calls/calls_*" in commands
+    assert "logs=logs/$job calls=logs/$job\n" in commands
+    assert "logs=/checkpoints/logs calls=/checkpoints " in commands
     for place in ("/checkpoints/logs", "/checkpoints/calls_"):
         assert place in recipes["trainjob.yaml"]
-        assert place in commands
     assert all("scripts/fsdp2.py" in text for text in recipes.values())
     assert "fsdp2.py" in commands

@@ -45,7 +45,8 @@ def command(word: str) -> str:
 def run(folder: Path, *words: str) -> tuple[str, str]:
     """Output and errors of a command in a job's folder."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    more = {"PATH": path, "PYTHONPATH": str(ROOT / "lib"), "job": JOB}
+    more = {"PATH": path, "PYTHONPATH": str(ROOT / "lib")}
+    more |= dict.fromkeys(("logs", "calls"), f"logs/{JOB}")
     done = subprocess.run(
         words, cwd=folder, env=os.environ | more, capture_output=True, text=True, timeout=300
     )

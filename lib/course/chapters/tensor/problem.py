@@ -6,6 +6,7 @@ from course.pages.price import ask
 from minidist.formulas.compute import rate
 from minidist.planner.hardware import H100
 from minidist.planner.jobs import MEDIUM
+from minidist.planner.planner import ROOM
 
 HEAD = "T", "peak, GB", "compute, ms", "collectives, ms", "share", "share, large model"
 
@@ -21,8 +22,10 @@ def _row(ranks: int) -> list[Any]:
         [1e3 * ask(each, job, **how) for each in ("compute", "tensor")]
         for job in ("medium", "large")
     )
-    peak = ask("peak", "medium", **how) / 1e9
-    return [ranks, peak, *medium, *(f"{each[1] / each[0]:.0%}" for each in (medium, large))]
+    peak = ask("peak", "medium", **how)
+    fits = "" if peak < ROOM * H100.memory else " (no)"
+    shares = [f"{each[1] / each[0]:.0%}" for each in (medium, large)]
+    return [ranks, f"{peak / 1e9:.0f}{fits}", *medium, *shares]
 
 
 def per_byte() -> float:
