@@ -71,6 +71,7 @@ def test_a_renamed_function_is_taken_from_the_learners_own_call() -> None:
         ("pass", "not yet", "There is no my_bubble yet."),
         ("def my_bubble(", "wrong", "pipelines.ipynb, code cell 1, line 1: SyntaxError: '(' was "),
         ("x = 1\n1 / 0", "wrong", "pipelines.ipynb, code cell 1, line 2: ZeroDivisionError"),
+        ("raise MemoryError", "wrong", "pipelines.ipynb, code cell 1, line 1: MemoryError."),
         (
             "import sys\n\nsys.exit()",
             "wrong",

@@ -309,6 +309,21 @@ def test_only_what_may_have_been_too_slow_is_tried_again_and_once(
     assert grade(Results(file), anna="a") == []
 
 
+def test_an_error_that_no_file_can_hold_costs_nobody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "Apart", Fake)
+    odd = {"status": "wrong", "text": "Wrong. ValueError: \ud800", "seconds": 1}
+    monkeypatch.setattr(Fake, "results", {"project: ring": odd})
+    file = tmp_path / "grades.json"
+    assert grade(Results(file), anna="a", ben="b") == ["a", "b"]
+    page = tmp_path / "anna.md"
+    sheets.write(
+        page, sheets.sheet("anna", Results(file).entries["anna"], {"project: ring": 1}, None)
+    )
+    assert r"ValueError: \ud800" in page.read_text()
+
+
 def test_a_submission_that_ends_the_run_each_time_is_passed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -53,6 +53,10 @@ def large(place: Path) -> None:
         file.truncate(files.FILE + 1)
 
 
+def empty(place: Path) -> None:
+    nbformat.write(nbformat.v4.new_notebook(), place)
+
+
 def bomb(place: Path) -> None:
     with zipfile.ZipFile(place, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("ddp.py", bytes(files.FILE + 1))
@@ -61,6 +65,16 @@ def bomb(place: Path) -> None:
 def climbing(place: Path) -> None:
     with zipfile.ZipFile(place, "w") as archive:
         archive.writestr("/etc/ddp.py", "")
+
+
+def unwritable(place: Path) -> None:
+    with zipfile.ZipFile(place, "w") as archive:
+        archive.writestr("mine/" + 300 * "d" + ".py", "")
+
+
+def folder_of_a_file(place: Path) -> None:
+    place.mkdir()
+    (place / "inner.py").touch()
 
 
 ODD: dict[str, tuple[str, Callable[[Path], None], str]] = {
@@ -75,6 +89,10 @@ ODD: dict[str, tuple[str, Callable[[Path], None], str]] = {
     "a bomb": ("a.zip", bomb, "ddp.py was left out: it is larger than 16 MiB"),
     "no zip": ("a.zip", broken, "a.zip was left out: the zip cannot be read"),
     "a zip that climbs": ("a.zip", climbing, "its path leads out of the zip"),
+    "a name too long": ("a.zip", unwritable, "was left out: its name is too long"),
+    "a folder that is a file": ("ddp.py", folder_of_a_file, "its folder has the name of a file"),
+    "another ending": ("ddp.py.txt", broken, "only names that end in .py, .ipynb, .jsonl, .json"),
+    "another notebook": ("a.ipynb", empty, "No lab has the exercises of mine/a.ipynb"),
     "another archive": ("a.tar.gz", broken, "of archives, only .zip is read"),
     "strange names": ("\n\x1b[31m '\udcff.py", broken, ""),
 }

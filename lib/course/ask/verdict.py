@@ -95,11 +95,15 @@ def ask(function: Callable[..., object], *args: object, case: str = "") -> objec
 
 def raised(error: Exception) -> str:
     """The error with the last line of the learner's own cell or file that it came through."""
-    text = f": {cut(str(error))}" if str(error) else ""
     frames = traceback.extract_tb(error.__traceback__)
     own = [each for each in frames if not any(part in each.filename for part in NOBODYS)]
     lines = [each.lineno for each in own if each.filename == own[0].filename]
-    return f"{type(error).__name__}{f' in line {lines[-1]}' if lines else ''}{text}"
+    return told(error, f" in line {lines[-1]}" if lines else "")
+
+
+def told(error: Exception, where: str = "") -> str:
+    """The error's kind and, if it has one, its text; not more of that than can be read."""
+    return f"{type(error).__name__}{where}{f': {cut(str(error))}' if str(error) else ''}"
 
 
 def number(answer: object) -> float:

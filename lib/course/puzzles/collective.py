@@ -87,7 +87,7 @@ def prove_beyond(
         return prove(function, task, names, ranks)
     except Exception as error:
         nothing = Replay(task["collective"], ranks, 1)
-        return nothing, [f"{type(error).__name__}: {error}"]
+        return nothing, [type(error).__name__ + (f": {error}" if str(error) else "")]
 
 
 def chunks_of(task: Task, names: Task, ranks: int) -> int:

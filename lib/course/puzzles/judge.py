@@ -79,7 +79,7 @@ def sentence(error: Exception) -> str:
     text = str(error).split(" (warning:")[0]
     if isinstance(error, RecursionError) or "call stack" in text or "too much recursion" in text:
         return "RecursionError: a function calls itself, and never ends."
-    return f"{type(error).__name__}: {text}"
+    return type(error).__name__ + (f": {text}" if text else "")
 
 
 def line_of(error: BaseException) -> int | None:

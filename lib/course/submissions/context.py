@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from course.ask.verdict import Wrong
+from course.ask.verdict import Wrong, told
 from course.submissions.labs import Cell, grading, imports, python
 from minidist.launch import pickling
 
@@ -53,7 +53,7 @@ def values(lab: str, tag: str, cells: list[Cell]) -> tuple[list[Any], dict[str, 
         try:
             exec(_compiled(statement, lab), names)
         except Exception as error:
-            why = f"Code cell {statement.cell} raised {type(error).__name__}: {error}."
+            why = f"Code cell {statement.cell} raised {told(error)}."
             failed |= dict.fromkeys(statement.gives, why)
     for statement in body:
         _run(statement, lab, names)
@@ -131,7 +131,7 @@ def _run(statement: Statement, lab: str, names: dict[str, Any]) -> None:
         place = _place(lab, statement.cell)
         frames = traceback.extract_tb(error.__traceback__)
         line = [each.lineno for each in frames if each.filename == place][-1]
-        raise Wrong(f"{place}, line {line}: {type(error).__name__}: {error}.") from None
+        raise Wrong(f"{place}, line {line}: {told(error)}.") from None
 
 
 def _place(lab: str, cell: int) -> str:

@@ -23,6 +23,7 @@ NOTES = 20  # at most, on a sheet
 ENTRIES, FILES = 200_000, 2_000  # looked at; read
 FILE, ALL, ZIP = 2**24, 2**27, 2**28  # bytes of a file, of all of them, of a zip
 EXPORTED = 2**20  # bytes of a file of puzzles; traces are larger
+NAME, PATH = 255, 1000  # bytes of a name, and of a path, that any system can write
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,10 @@ class Handed:
         """Read a file, if there is room for it."""
         if len(self.files) >= FILES:
             raise TooMuch(f"Of more than {FILES:,} files only the first were read.")
+        names = [*map(os.fsencode, path.parts)]
+        if max(map(len, names)) > NAME or sum(map(len, names)) > PATH:
+            self.leave_out(path, "its name is too long")
+            return
         data = stream.read(min(FILE, self._left) + 1)
         if path.suffix.lower() == ".json" and (len(data) > EXPORTED or b'"puzzles"' not in data):
             return
@@ -112,6 +117,7 @@ def _read_folder(folder: Path, handed: Handed) -> None:
         if kind in ARCHIVES:
             handed.leave_out(name, "of archives, only .zip is read")
         if kind not in (*READ, ".zip"):
+            _tell_renamed(name, handed)
             continue
         try:
             if not stat.S_ISREG(path.lstat().st_mode):
@@ -123,6 +129,12 @@ def _read_folder(folder: Path, handed: Handed) -> None:
                     handed.add(name, path.stat().st_mtime, stream)
         except OSError as error:
             handed.leave_out(name, f"it cannot be read ({error.strerror})")
+
+
+def _tell_renamed(path: PurePosixPath, handed: Handed) -> None:
+    """Say of a file such as ring.py.txt why it does not count."""
+    if {".py", ".ipynb"} & {*map(str.lower, path.suffixes[:-1])}:
+        handed.leave_out(path, f"only names that end in {', '.join(READ)} are read")
 
 
 def _walk(folder: Path, handed: Handed) -> Iterator[Path]:
@@ -178,6 +190,7 @@ def _read_member(
     if kind in (".zip", *ARCHIVES):
         handed.leave_out(inner, "an archive in an archive is not read")
     if kind not in READ:
+        _tell_renamed(inner, handed)
         return
     if inner.is_absolute() or stat.S_ISLNK(member.external_attr >> 16):
         handed.leave_out(inner, "it is a link, or its path leads out of the zip")

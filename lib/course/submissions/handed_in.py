@@ -54,7 +54,13 @@ def counted(handed: Handed) -> Submission:
     if mine is None:
         notes.append("There is no folder `mine` with the project's files.")
     changed = max((handed.files[path].changed for path in [*files, *paths, *exported]), default=0.0)
-    own = {str(path.relative_to(mine)): handed.files[path].data for path in files if mine}
+    own = dict[str, bytes]()
+    for path in files:
+        inner = path.relative_to(mine or "")
+        if any(folder.suffix == ".py" for folder in inner.parents):
+            notes.append(f"{shown(str(path))} was left out: its folder has the name of a file.")
+        else:
+            own[str(inner)] = handed.files[path].data
     return Submission(own, helpers, labs, puzzles, notes, changed)
 
 
@@ -85,6 +91,7 @@ def _project(handed: Handed, notes: list[str]) -> tuple[PurePosixPath | None, li
 def _labs(handed: Handed, notes: list[str]) -> tuple[dict[str, list[Cell]], list[PurePosixPath]]:
     """The cells of each lab, and the notebooks that they are from."""
     copies: dict[str, dict[PurePosixPath, list[Cell]]] = {}
+    others = list[PurePosixPath]()
     for path, file in handed.files.items():
         if path.suffix.lower() == ".ipynb":
             try:
@@ -94,6 +101,10 @@ def _labs(handed: Handed, notes: list[str]) -> tuple[dict[str, list[Cell]], list
                 continue
             if lab := lab_of(path.stem, cells):
                 copies.setdefault(lab, {})[path] = cells
+            else:
+                others.append(path)
+    if others:
+        notes.append(f"No lab has the exercises of {_named(others)}, nor its name.")
     labs, paths = {}, []
     for lab, each in sorted(copies.items()):
 
@@ -127,6 +138,9 @@ def _puzzles(handed: Handed, notes: list[str]) -> tuple[dict[str, str], list[Pur
 
 def _tell(notes: list[str], taken: PurePosixPath, others: list[PurePosixPath]) -> None:
     if others:
-        named = ", ".join(shown(str(path)) for path in others[:NAMED])
-        named += ", ..." if len(others) > NAMED else ""
-        notes.append(f"{shown(str(taken))} counts, the newest copy; not {named}.")
+        notes.append(f"{shown(str(taken))} counts, the newest copy; not {_named(others)}.")
+
+
+def _named(paths: list[PurePosixPath]) -> str:
+    more = ", ..." if len(paths) > NAMED else ""
+    return ", ".join(shown(str(path)) for path in paths[:NAMED]) + more

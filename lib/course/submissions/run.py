@@ -123,9 +123,11 @@ def _grade(
     finally:  # also on Ctrl-C
         for learner, apart in running.items():
             _keep(results.entries[learner], apart)
-        results.save()
-        with ThreadPoolExecutor() as pool:
-            list(pool.map(lambda apart: apart.close(), running.values()))
+        try:
+            results.save()
+        finally:
+            with ThreadPoolExecutor() as pool:
+                list(pool.map(lambda apart: apart.close(), running.values()))
     return failed
 
 

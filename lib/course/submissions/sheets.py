@@ -25,9 +25,12 @@ Weights = Mapping[str, float]  # task → points
 
 
 def write(path: Path, text: str) -> None:
-    """Aside, and renamed: whoever reads it meanwhile finds all of the old one."""
+    """Aside, and renamed: whoever reads it meanwhile finds all of the old one.
+
+    A learner's error may have characters that no file can hold: their codes are written.
+    """
     aside = path.with_name(f"{path.name}.new")
-    aside.write_text(text, encoding="utf-8")
+    aside.write_text(text, encoding="utf-8", errors="backslashreplace")
     aside.replace(path)
 
 
