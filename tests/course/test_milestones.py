@@ -1,5 +1,6 @@
 """Each milestone refuses a class that is right but for what it sends."""
 
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
@@ -12,7 +13,7 @@ from course.ask.verdict import Wrong
 from course.project import costs, held
 from course.project.check import compare
 from course.project.costs import WIDTH, Cost, check_cost, cost, memory, of_all
-from course.project.held import Held
+from course.project.held import Held, Lines
 from course.project.milestones import MILESTONES
 from course.project.models import MODELS, Drawn
 from course.project.scenarios import Tally, training
@@ -69,7 +70,11 @@ def test_what_is_spoiled_on_the_way_is_refused(name: str, monkeypatch: pytest.Mo
         assert any("off by" in said[way] for said, _ in of_ranks), way
     right = [measured["right"] for _, measured in of_ranks]
     monkeypatch.setattr(costs, "reference", lambda _: of_all(right))
-    check_cost(right, name)
+
+    def nothing() -> Lines:
+        return Lines(Counter(), Counter())
+
+    check_cost(right, name, nothing)
     refused = {"twice": "together send", "keeps": "at the peak" if milestone.lean else ""}
     refused["hoards"] = "let the process of rank 0 grow" if milestone.lean else ""
     refused["waits"] = "times in a step a call is on its way" if milestone.overlap else ""
@@ -77,6 +82,6 @@ def test_what_is_spoiled_on_the_way_is_refused(name: str, monkeypatch: pytest.Mo
         spoilt = [measured[way] for _, measured in of_ranks]
         if why:
             with pytest.raises(Wrong, match=why):
-                check_cost(spoilt, name)
+                check_cost(spoilt, name, nothing)
         else:
-            check_cost(spoilt, name)
+            check_cost(spoilt, name, nothing)

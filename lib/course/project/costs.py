@@ -10,7 +10,7 @@ from torch import nn
 
 from course.ask.verdict import Wrong
 from course.project import journal, wire
-from course.project.held import Held, measured
+from course.project.held import Held, Lines, come_from, lines_of, measured
 from course.project.milestones import MILESTONES, Milestone
 from course.project.models import Twice, mlp
 from course.project.submission import LESSON, graded, source, without_lesson
@@ -45,6 +45,7 @@ class Cost(NamedTuple):
     wire: int  # bytes that its process puts on the network, by whatever call
     sent: str = ""  # a sentence on the learner's lines that make the calls
     late: str = ""  # and on those that make them after backward
+    beside: str = ""  # and on those that send messages beside them
 
 
 class Overlapping(Around):
@@ -101,7 +102,7 @@ class Traffic(NamedTuple):
     seen: Overlapping
     early: int  # calls before backward ends
     wire: int  # bytes that the process has put on the network, by whatever call
-    sent: tuple[str, str]  # sentences on the lines that make the calls, all and the late ones
+    sent: tuple[str, str, str]  # sentences on lines that make all calls, late ones, or send beside
 
 
 def traffic(milestone: Milestone, kind: type, net: nn.Module, rows: torch.Tensor) -> Traffic:
@@ -124,26 +125,40 @@ def traffic(milestone: Milestone, kind: type, net: nn.Module, rows: torch.Tensor
         overlapping.overlaps = overlapping.passed = 0
         before = wire.sent()
         step(trained._replace(synchronize=synchronize), rows)
-    sent = journal.calls(), journal.calls(early)
+    sent = journal.calls(), journal.calls(early), journal.calls(beside=True)
     return Traffic(comm, overlapping, early, wire.sent() - before, sent)
 
 
 def memory(milestone: Milestone, kind: type, rows: torch.Tensor, pick: Pick = min) -> Held:
     """What a rank holds in a step, picked from two measurements: a busy machine frees late."""
+    make = prepared(milestone, kind, rows)
+    return Held(*map(pick, measured(make), measured(make)))
+
+
+def lines(kind: type, milestone: Milestone) -> Lines:
+    """On a rank: the bytes of what a step holds by the learner's lines."""
+    with without_lesson():
+        return lines_of(prepared(milestone, kind, torch.ones(1, WIDTH).double()))
+
+
+def prepared(
+    milestone: Milestone, kind: type, rows: torch.Tensor
+) -> Callable[[], Callable[[], None]]:
+    """What prepares a step whose memory is measured."""
     comm = Ours(algorithm="shared_memory")  # another would be chosen by its speed, not its memory
     comm.all_reduce(torch.ones(LAYERS * WIDTH * (WIDTH + 1)))  # its buffers are not the step's
 
     def make() -> Callable[[], None]:
         return partial(step, milestone.train(kind, build(), comm, CAP), rows)
 
-    return Held(*map(pick, measured(make), measured(make)))
+    return make
 
 
 def cost(kind: type, milestone: Milestone, pick: Pick = min) -> Cost:
     """On a rank: what a step of a milestone's class sends and holds."""
     one = torch.ones(1, WIDTH).double()
     with without_lesson():
-        counted, seen, early, on_wire, (sent, late) = traffic(milestone, kind, build(), one)
+        counted, seen, early, on_wire, (sent, late, beside) = traffic(milestone, kind, build(), one)
         (most, kept), twice = memory(milestone, kind, one, pick), 0
         if milestone.file == "fsdp":
             again = traffic(milestone, kind, Twice(5), torch.ones(1, 5).double())
@@ -161,6 +176,7 @@ def cost(kind: type, milestone: Milestone, pick: Pick = min) -> Cost:
         wire=on_wire,
         sent=sent,
         late=late,
+        beside=beside,
     )
 
 
@@ -190,11 +206,11 @@ TOO_MUCH = {  # more than from_scratch's
     "model; {right:,} are enough, {moved} (N - 1) times.{sent}",
     "calls": "a step makes {own:,} calls, where {right:,} would do.{sent}",
     "wire": "all ranks together put {own:,} bytes on the network in a step, headers included; "
-    "{right:,} are enough. Send nothing beside the calls of `comm`.",
+    "{right:,} are enough. Send nothing beside the calls of `comm`.{beside}",
     "peak": "rank 0 holds {own:,} bytes at the peak of a step, {times:.1f} times the model; "
-    "{right:,} are enough, {enough:.1f} times. What is held longer than it is needed?",
+    "{right:,} are enough, {enough:.1f} times. What is held longer than it is needed?{line}",
     "kept": "some steps let the process of rank 0 grow by {own:,} bytes, {times:.1f} times the "
-    "model; {right:,} are enough. What is kept, and not in a tensor?",
+    "model; {right:,} are enough. What is kept, and not in a tensor?{line}",
     "passed": "{own} times in a step a gather is waited for that was called after another: gather "
     "one's own unit before the next.{sent}",
     "twice": "a step in which a unit runs twice takes {own} calls; {right} are enough. Gather a "
@@ -212,15 +228,22 @@ TOO_LITTLE = {  # less than the part of from_scratch's that is enough
 }
 
 
-def check_cost(costs: Sequence[Cost], name: str) -> None:
-    """Raise Wrong if a step costs more than that of `from_scratch`, or hides less of it."""
+def check_cost(costs: Sequence[Cost], name: str, ask: Callable[[], Lines]) -> None:
+    """Raise Wrong if a step costs more than that of `from_scratch`, or hides less of it.
+
+    `ask` finds the lines that made what rank 0 holds: only if it is too much, as it takes a while.
+    """
     milestone, own, right = MILESTONES[name], of_all(costs)._asdict(), reference(name)._asdict()
-    words = {key: own[key] for key in ("calls", "sent", "late")} | {"moved": milestone.moved}
+    words = {key: own[key] for key in ("calls", "sent", "late", "beside")} | {
+        "moved": milestone.moved
+    }
 
     def wrong(measure: str, said: str) -> Wrong:
         mine, least = own[measure], right[measure]
         sizes = {"times": mine / MODEL, "many": mine / MODEL / (RANKS - 1), "enough": least / MODEL}
-        text = said.format(own=mine, right=least, **words, **sizes)
+        held = {"peak": 0, "kept": 1}.get(measure)
+        line = "" if held is None else come_from(ask()[held], mine - least)
+        text = said.format(own=mine, right=least, line=line, **words, **sizes)
         return Wrong(f"{IN}the results are right, and {text}")
 
     for measure, said in TOO_MUCH.items():

@@ -253,17 +253,18 @@ def compare_held(own: Held, least: Held, holds: str, lines: Lines | None = None)
     if peak:
         raise Wrong(
             f"the results are right, and this rank holds {own.peak:,} bytes of tensors at the peak "
-            f"of a step; {least.peak:,} are enough.{_from(tensors, own.peak - least.peak)} {holds}"
+            f"of a step; {least.peak:,} are enough."
+            f"{come_from(tensors, own.peak - least.peak)} {holds}"
         )
     if kept:
         raise Wrong(
             f"the results are right, and some steps let the process of this rank grow by "
             f"{own.kept:,} bytes; {least.kept:,} are enough. What is kept, and not in a tensor?"
-            f"{_from(others, own.kept - least.kept)} {holds}"
+            f"{come_from(others, own.kept - least.kept)} {holds}"
         )
 
 
-def _from(lines: Counter[str], excess: int) -> str:
+def come_from(lines: Counter[str], excess: int) -> str:
     """A sentence on the line that has made half of what is too much or more; or ""."""
     each = ((nbytes, line) for line, nbytes in lines.items() if line)
     most, line = max(each, default=(0, ""))

@@ -56,7 +56,9 @@ def works(package: str, name: str) -> str:
             f"with the whole batch, and no rank {more}sends more than it has to."
         )
     of_ranks = graded(written, costs.RANKS, costs.cost, milestone)
-    costs.check_cost(of_ranks, name)
+    costs.check_cost(
+        of_ranks, name, lambda: graded(written, costs.RANKS, costs.lines, milestone)[0]
+    )
     return (
         f"It trains {len(milestone.others)} models {on_all} as one process does, with "
         f"{many(of_ranks[0].calls, 'call')} and {of_ranks[0].nbytes:,} bytes a step on "

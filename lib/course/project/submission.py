@@ -107,7 +107,8 @@ def graded(
                 return on_ranks(each, ranks, timeout=TIMEOUT, hints=HINTS)
         except Wrong as wrong:
             if why := journal.why(Path(folder), ranks, str(wrong)):
-                raise Wrong(f"on {ranks} real processes {why}") from wrong.__cause__
+                where = f"on {ranks} real processes " if ranks > 1 else ""
+                raise Wrong(f"{where}{why}") from wrong.__cause__
             raise
         finally:
             text = printed.getvalue()
