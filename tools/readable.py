@@ -89,9 +89,9 @@ def without_checks(found: list[Cell]) -> list[Cell]:
     for cell in reversed(found):
         given, used = names(cell) if cell.cell_type == "code" else (set(), set())
         if is_check(cell):
-            if not given & wanted:
+            if not given & wanted or not (rest := needed(cell)):
                 continue
-            cell.source = needed(cell)
+            cell.source = rest
             given, used = names(cell)
         wanted = (wanted - given) | used
         if FOLDED.intersection(tags(cell)):
@@ -104,9 +104,6 @@ def fold(cell: Cell) -> Cell:
     """The cell, its code hidden behind a click."""
     cell.metadata["jupyter"] = {"source_hidden": True}
     return cell
-
-
-OPEN_IT = "*A solution: the three dots open it. To run it, delete its first line.*"
 
 
 def silent(cell: Cell) -> Cell:
@@ -137,9 +134,8 @@ def notebook(book: Book, built: Built, page: str) -> nbformat.NotebookNode:
     reader, converted = Reader(book, page, built), []
     for cell in without_checks(cells(book.root, page)):
         if cell.cell_type == "code" and is_solution(cell):
-            converted.append(nbformat.v4.new_markdown_cell(OPEN_IT))
-            cell = silent(cell)
             converted.append(nbformat.v4.new_markdown_cell(FOLDED_BELOW))
+            cell = silent(cell)
         if cell.cell_type == "markdown":
             cell.source = reader.text(cell.source)
         converted += [cell, *caption(cell, reader)]

@@ -63,6 +63,9 @@ def test_no_solution_is_seen_and_no_cell_lacks_a_name_that_another_gave() -> Non
             if not cell.source.startswith("%%capture solution\n")
             or not cell.metadata.jupyter.source_hidden
         ]
+        hints = sum(cell.source == readable.FOLDED_BELOW for cell in converted(page).cells)
+        if hints != sum(cell.source.startswith("%%capture solution\n") for cell in after):
+            offenders.append(f"{page}: {hints} hints")
         known, kept = (
             set().union(*(readable.names(cell)[0] for cell in found)) for found in (before, after)
         )
@@ -233,9 +236,15 @@ def test_a_check_goes_unless_a_later_cell_needs_it() -> None:
     cells = [
         code("from math import pi\nassert pi > 3\na = 1\nprint(a)", "remove-cell"),
         code("assert a", "remove-cell"),
+        code("for b in [a]:\n    assert b", "remove-cell"),
         code("print(a)", "hide-input"),
+        code("b = 2\nprint(b)", "hide-input"),
     ]
     kept = readable.without_checks(cells)
-    assert [each.source for each in kept] == ["from math import pi\na = 1", "print(a)"]
+    assert [each.source for each in kept] == [
+        "from math import pi\na = 1",
+        "print(a)",
+        "b = 2\nprint(b)",
+    ]
     assert all(each.metadata.jupyter.source_hidden for each in kept)
     assert ast.parse(kept[0].source)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Browser, Locator, Page, expect
 
 from course.widgets import guess, guesses
 from tests.support.browser import FORBIDDEN, FULL, browser  # noqa: F401 (a fixture)
@@ -178,6 +178,20 @@ def test_without_a_script_it_can_be_read(site: Pages) -> None:
     page.get_by_text("The answer").first.click()
     expect(page.get_by_text("51.2 GB")).to_be_visible()
     expect(page.get_by_role("button")).to_have_count(0)
+
+
+def test_in_a_notebook_it_brings_its_scripts(
+    browser: Browser,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("MINIDIST_BOOK", raising=False)
+    asked = [guess(name, "How many bytes?", answer=1789.6) for name in ("one", "two")]
+    page = browser.new_page()
+    page.set_content(html(*asked))
+    expect(page.get_by_label("Your guess")).to_have_count(2)
+    expect(enter(page, "two", "1789.6")).to_contain_text("you are within 5%")
+    monkeypatch.setenv("MINIDIST_BOOK", "1")
+    assert "<script>" not in html(guess("one", "How many bytes?", answer=1789.6))
 
 
 def test_only_what_can_be_guessed_is_asked() -> None:

@@ -240,7 +240,7 @@ def test_peak_starts_as_the_figure_of_its_chapter(desk: Page) -> None:
     said = turn(figure, "Checkpoints", "every block")
     assert f"in the update. Up to {fit(checkpointing=1.0)} sequences fit" in said
     assert "Not even one sequence" in turn(figure, "Tokens", -1)
-    assert "state alone does not fit" in turn(figure, "GPU", "24 GB")
+    assert "state alone does not fit" in turn(figure, "GPU", "24 GiB")
     assert "nothing to train" in turn(figure, "Parameters", 0)
 
 

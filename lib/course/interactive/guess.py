@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from html import escape
 
 from course.interactive.editor import marked
-from course.interactive.page import Html, figure, json_script
+from course.interactive.page import Html, assets, figure, json_script
 
 GUESS = """\
 {data}
@@ -47,7 +47,8 @@ def guess(
         answer=escape(f"{shown} {unit}".strip()),
     )
     named = {"id": f"guess-{name}", "data-name": name}
-    return Html(question, figure("guess", "Guess.", body, marked(question), **named))
+    asked = figure("guess", "Guess.", body, marked(question), **named)
+    return Html(question, asked + assets("kept.js", "guess.js"))
 
 
 def digits(answer: float) -> str:

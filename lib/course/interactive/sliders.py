@@ -93,8 +93,8 @@ def state_slider(parameters: float = MEDIUM.parameters, alone: bool = False) -> 
 
 def peak_slider() -> Slider:
     """Bars of state and activations at both ends of backward, against the memory of a GPU."""
-    memories = {24 * GIB: "24 GB"} | {
-        gpu.memory: f"{gpu.name.split()[0]}, {gpu.memory / GIB:.0f} GB"
+    memories = {24 * GIB: "24 GiB"} | {
+        gpu.memory: f"{gpu.name.split()[0]}, {gpu.memory / GIB:.0f} GiB"
         for gpu in ACCELERATORS.values()
         if gpu.name not in ASSUMED  # of an H800 there is as much as of an H100
     }

@@ -1,7 +1,7 @@
 // A guess before the answer: entered or picked, kept in the browser, and held against what is true.
 (() => {
   "use strict";
-  const { html, button } = globalThis.minidistPlayer;
+  const { html, button, build } = globalThis.minidistPlayer;
   const { kept, keep, lost, whenKept } = globalThis.minidistKept;
 
   // ---- one question ----
@@ -109,6 +109,6 @@
     });
   }
 
-  document.querySelectorAll("figure.guess").forEach(ask);
-  document.querySelectorAll("figure.guesses").forEach(board);
+  build("guess", ask);
+  build("guesses", board);
 })();

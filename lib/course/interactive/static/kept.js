@@ -1,9 +1,9 @@
 // What a reader did, as this browser keeps it. `progress` is {off, done: {name: page}}, `puzzles`
 // {name: {code, stars, best}}, `guesses` {name: {question, page, guess, says}} with a ratio or `right`.
-globalThis.minidistKept = (() => {
+globalThis.minidistKept ??= (() => {
   "use strict";
   const { html } = globalThis.minidistPlayer;
-  const FOLDER = document.currentScript.src.replace(/[^/]*$/, "");
+  const FOLDER = (document.currentScript?.src ?? "").replace(/[^/]*$/, "");
   const unkept = {}; // what cannot be stored: that is forbidden, or there is no room
   const shows = []; // [part, function]
   const loads = {};
