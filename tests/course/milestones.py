@@ -43,6 +43,7 @@ def graded(name: str, text: str, place: Path, patch: pytest.MonkeyPatch, *ranks:
     patch.syspath_prepend(place)
     if ranks:
         patch.setattr(report, "RANKS", ranks)
+        patch.setattr(report, "MORE", ())
     patch.setenv("COURSE_SEED", "5")
     return report.grade(name)
 

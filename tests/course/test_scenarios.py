@@ -44,6 +44,15 @@ def test_a_name_is_that_of_its_file_too_and_has_a_scoreboard() -> None:
     assert rows[2].startswith("| from_scratch | 96 | ")
 
 
+def test_code_for_five_ranks_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "RANKS", (2,))
+    few = "def all_reduce(tensor: Tensor) -> None:"
+    text = lesson("ring").replace(few, f"{few}\n    assert dist.get_world_size() <= 5")
+    assert text != lesson("ring")
+    verdict = graded("ring", text, tmp_path, monkeypatch)
+    assert "AssertionError" in verdict.text, verdict
+
+
 LEAST = Sent(4, 400, 700, [], "COURSE_SEED=5")
 
 
