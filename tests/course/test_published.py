@@ -79,6 +79,10 @@ def test_one_line_is_off_by_two_in_the_middle_and_right_at_both_ends() -> None:
         assert -0.66 < min(middle) < -0.5, name
         assert max(abs(e) for size, e in wrong.items() if size < 64 or size > 2**31) < 0.09, name
         assert max(map(abs, errors(two_lines(rows), rows))) < 0.27, name
+    for name in ("h100-1x8-nvls", "h100-2x8-ib", "a100-1x8-nvlink"):  # the ring's figure
+        rows = curve(name)["rows"]
+        wrong = dict(zip((size for size, _ in rows), errors(through_ends(rows), rows), strict=True))
+        assert max(wrong[2**26], wrong[2**27]) < -0.15, f"{name}: too low at 96 MiB, too"
 
 
 def test_attention_s_own_share_halves_the_error_of_one_rate_for_everything() -> None:
