@@ -17,10 +17,10 @@ def net(dtype: torch.dtype = torch.float32) -> nn.Sequential:
     return nn.Sequential(nn.Linear(32, 128), nn.Tanh(), nn.Linear(128, 32)).to(dtype)
 
 
-def sharded(reduce: torch.dtype = torch.float32, dtype: torch.dtype = torch.float32) -> nn.Module:
-    """The model under FSDP2, which computes in bf16 and reduces in `reduce`."""
+def sharded(dtype: torch.dtype = torch.float32) -> nn.Module:
+    """The model under FSDP2, which computes in bf16 and reduces in fp32."""
     model = net(dtype)
-    fully_shard(model, mp_policy=MixedPrecisionPolicy(HALF, reduce))
+    fully_shard(model, mp_policy=MixedPrecisionPolicy(HALF, torch.float32))
     return model
 
 
