@@ -58,6 +58,7 @@ PASTED = {  # what is pasted, and how the address of its entry begins
     "inplace operation: [torch.FloatTensor [4, 4]] is at version 2": "has-been-modified-by-an",
     "Optimizer state has not been consolidated on this rank. Please call "
     "`consolidate_state_dict(to=0)` on all ranks beforehand": "optimizer-state-has-not-been",
+    "ValueError: fully_shard doesn't support scalar parameters. Change scale": "fully-shard-doesn",
     "AssertionError: No inf checks were recorded for this optimizer.": "no-inf-checks",
     "OSError: [Errno 98] Address already in use": "the-server-socket-has-failed",
     "EADDRINUSE": "the-server-socket-has-failed",
