@@ -70,6 +70,13 @@ def test_a_page_is_light(name: str, page: BeautifulSoup) -> Iterator[object]:
 
 
 @on_all_pages
+def test_a_page_without_formulas_loads_no_mathjax(name: str, page: BeautifulSoup) -> Iterator[str]:
+    loads = page.select_one("script[src*=mathjax]") is not None
+    if loads != (page.select_one("article .math") is not None):
+        yield "loads MathJax for nothing" if loads else "formulas without MathJax"
+
+
+@on_all_pages
 def test_columns_of_numbers_stand_on_the_right(name: str, page: BeautifulSoup) -> Iterator[object]:
     for table in page.select("article table.table"):
         rows = [row.find_all(["td", "th"], recursive=False) for row in table.select("tbody tr")]

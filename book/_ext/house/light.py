@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 from sphinx.application import Sphinx
 from sphinx.util import logging
@@ -29,6 +30,18 @@ def drop_icons(app: Sphinx, error: Exception | None) -> None:
     file.write_text(kept, "utf-8")
 
 
+def drop_mathjax(
+    app: Sphinx, page: str, template: str, context: dict[str, Any], *_: object
+) -> None:
+    """Leave MathJax out of a page without formulas: Sphinx adds it above pages that have some."""
+    if 'class="math ' not in context.get("body", ""):
+        context["script_files"][:] = [
+            script
+            for script in context["script_files"]
+            if "mathjax" not in f"{script.filename}{script.attributes.get('body')}".lower()
+        ]
+
+
 OUTLINE = re.compile(r' d="([^"]*)"')
 DIGITS = re.compile(r"-?\d+\.\d{3,}")
 
@@ -54,5 +67,6 @@ def short(outline: str) -> str:
 
 
 def setup(app: Sphinx) -> None:
+    app.connect("html-page-context", drop_mathjax, priority=900)  # after Sphinx has added it
     app.connect("build-finished", drop_icons)
     app.connect("build-finished", shorten_outlines)
