@@ -69,14 +69,12 @@
     }
   }
 
-  // A printed table, such as a plan's, scrolls: wrapped, its columns would no longer be columns. On
-  // a phone so does printed code.
+  // A printed table, such as a plan's, scrolls: wrapped, its columns would no longer be columns.
   function columns() {
     const row = /\S {2,}\S.* {2,}\S/;
     for (const printed of document.querySelectorAll("article .cell_output pre")) {
       const rows = printed.textContent.split("\n").filter((line) => row.test(line));
       printed.classList.toggle("columns", rows.length > 1);
-      printed.classList.toggle("listing", /^\s*(@|def |class |from |import |""")/.test(printed.textContent));
     }
   }
 

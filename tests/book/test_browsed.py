@@ -37,7 +37,7 @@ SHOWN = """() => [...document.querySelectorAll("article img[src$='.svg']")]
     .map((it) => [it.src.split("/").at(-1), it.clientWidth, it.clientHeight, it.alt])"""
 ON_A_DESK, ON_A_PHONE = (11, 15), (10, 15)  # pixels of the smallest and the largest letters
 SCREEN = 800  # pixels of a desk's height that a picture may take
-# Code and outputs that a desk does not show whole, folded ones too.
+# Code and outputs that are not shown whole, folded ones too. (On a phone printed tables scroll.)
 CLIPPED = """() => {
   const folded = [...document.querySelectorAll("article details:not([open])")];
   folded.forEach((each) => { each.open = true; });
@@ -198,6 +198,7 @@ def measured(tab: Page) -> Iterator[tuple[str, Iterable[str]]]:
     yield "overhang", tab.evaluate(STICKING_OUT)
     yield "raw math", tab.evaluate(UNRENDERED_MATH)
     yield "misfit pictures", misfits(tab.evaluate(SHOWN), ON_A_PHONE)
+    yield "clipped code", tab.evaluate(CLIPPED.replace("article pre", "article pre:not(.columns)"))
     resize(tab, DESK)
     yield "misfit pictures", misfits(tab.evaluate(SHOWN), ON_A_DESK)
     yield "clipped code", tab.evaluate(CLIPPED)
@@ -277,6 +278,27 @@ def test_code_has_thirteen_pixels_or_just_as_many_as_its_longest_line_needs(tab:
     assert min(lengths) <= 80 < 95 < max(lengths), "short lines and long ones"
     for (size, _), length in zip(sizes, lengths, strict=True):
         assert 11.2 <= size < 13 if length > 90 else size == 13 or length > 80
+
+
+def test_a_line_of_code_goes_on_further_in_on_a_phone(tab: Page) -> None:
+    open_page(tab, "book/ddp.html", PHONE)
+    code = tab.locator("article .highlight pre:visible").first
+    assert code.evaluate("it => getComputedStyle(it).whiteSpace") == "pre-wrap"
+    if tab.evaluate("CSS.supports('text-indent: 6ch hanging each-line')"):
+        indent = code.evaluate("it => getComputedStyle(it).textIndent")
+        assert indent.endswith("px hanging each-line")
+    resize(tab, DESK)
+    assert code.evaluate("it => getComputedStyle(it).whiteSpace") == "pre"
+
+
+def test_the_front_page_has_its_title_once_and_the_players_buttons_in_sight(tab: Page) -> None:
+    open_page(tab, "book/index.html", (1440, 900))
+    title = "Data-Parallel Training, Step by Step"
+    assert tab.locator("h1, .navbar-brand", has_text=title).locator("visible=true").count() == 1
+    expect(tab.get_by_text("Press Play.")).to_be_in_viewport(ratio=1)
+    for button in ("Back", "Play", "Next"):
+        found = tab.get_by_role("button", name=button, exact=True).first
+        expect(found).to_be_in_viewport(ratio=1)
 
 
 def test_the_contents_follow_a_reader_who_pages_down_and_buttons_show_their_focus(
