@@ -3,7 +3,7 @@
 (() => {
   "use strict";
   const AROUND = 90; // characters before and after
-  const { STOP, termsOf, stemsOf, times, rank, explain, pasted } = globalThis.minidistFinder;
+  const { STOP, termsOf, stemsOf, times, find, explain, pasted } = globalThis.minidistFinder;
   const texts = globalThis.searchTexts ?? {};
   const query = (new URLSearchParams(location.search).get("q") ?? "").trim();
   const terms = termsOf(query);
@@ -19,20 +19,12 @@
 
   // [docname, title, anchor, description, score, filename], the best last, as Sphinx wants it.
   function results() {
-    const { docnames, filenames, titles, alltitles } = Search._index;
-    const headings = {};
-    for (const [text, places] of Object.entries(alltitles)) {
-      for (const [file, id] of places) if (id !== null) (headings[docnames[file]] ??= []).push([id, text]);
-    }
-    const titleOf = Object.fromEntries(docnames.map((page, file) => [page, titles[file]]));
-    const found = rank(query, { titles: titleOf, headings, texts });
-    if (found.pages.length && !found.full) results.some = true;
-    const entries = found.pages.map(({ page, heading, score }) => {
-      const place = heading && heading.text !== titleOf[page] ? heading : null;
-      const title = place ? `${titleOf[page]} > ${place.text}` : titleOf[page];
-      return [page, title, place ? `#${place.id}` : "", null, score, filenames[docnames.indexOf(page)]];
-    });
-    return [...entries, ...objects()].sort((a, b) => a[4] - b[4]);
+    const { docnames, filenames } = Search._index;
+    const { full, entries } = find(query, Search._index, texts);
+    if (!explained) sayWhatIsMissing(full, entries.length);
+    const found = entries.map(({ page, title, anchor, score }) =>
+      [page, title, anchor, null, score, filenames[docnames.indexOf(page)]]);
+    return [...found, ...objects()].sort((a, b) => a[4] - b[4]);
   }
 
   // Names of the API that were typed in full.
@@ -89,24 +81,28 @@
       link.href = `book/errors.html#${id}`;
       shown.before(make("p", "message", "Explained: ", link), make("p", "excerpt", messages[id].says));
     }
-    if (!found.length && pasted(query)) {
-      const link = make("a", "", "error messages");
-      link.href = "book/errors.html";
-      shown.before(make("p", "message", "This message is not among the ", link, " that the book explains."));
-    }
     return found.length > 0;
+  }
+
+  // What is not explained may be in other words on the page of messages.
+  function sayWhatIsMissing(full, some) {
+    const link = make("a", "", "error messages");
+    link.href = "book/errors.html";
+    const message = pasted(query);
+    const rest = some ? " These pages have some of the words, the rarest first:" : "";
+    if (message) shown.before(make("p", "message", "This message is not among the ", link, " that the book explains."));
+    if (full) return;
+    const says = make("p", "message", `No page has ${some ? "all" : "any"} of these words.`);
+    if (!message) says.append(" Was it an error message? See ", link, ".");
+    says.append(rest);
+    shown.before(says);
   }
 
   const shown = document.querySelector("#search-results");
   if (!shown || !terms.length) return;
   Search._performSearch = () => {
     document.getElementById("search-progress")?.replaceChildren();
-    const found = results();
-    if (results.some && !explained) {
-      const text = "No page has all of these words. These have some of them, the rarest first:";
-      shown.before(make("p", "message", text));
-    }
-    return found;
+    return results();
   };
   const explained = addMessages();
   const addAll = () => shown.querySelectorAll("li").forEach(add);

@@ -105,6 +105,37 @@ globalThis.minidistFinder = (() => {
     return { full: full.length > 0, pages: full.length ? shown : shown.slice(0, MOST) };
   }
 
+  // The same by Sphinx's index and the pages' texts: with the title and the place to go to.
+  function find(query, { docnames, titles, alltitles }, texts) {
+    const headings = {};
+    for (const [text, places] of Object.entries(alltitles)) {
+      for (const [file, id] of places) if (id !== null) (headings[docnames[file]] ??= []).push([id, text]);
+    }
+    const titleOf = Object.fromEntries(docnames.map((page, file) => [page, titles[file]]));
+    const found = rank(query, { titles: titleOf, headings, texts });
+    const entries = found.pages.map(({ page, heading, score }) => {
+      const place = heading && heading.text !== titleOf[page] ? heading : null;
+      const title = place ? `${titleOf[page]} > ${place.text}` : titleOf[page];
+      return { page, title, anchor: place ? `#${place.id}` : "", score };
+    });
+    return { full: found.full, entries };
+  }
+
+  // A query whose last word is still being typed, with the book's most frequent word that begins so.
+  let vocabulary = null; // word → how often
+  function complete(query, texts) {
+    const words = (text) => text.toLowerCase().match(/[\p{L}\p{N}_]+/gu) ?? [];
+    if (!vocabulary) {
+      vocabulary = new Map();
+      for (const word of Object.values(texts).flat().flatMap(words)) vocabulary.set(word, (vocabulary.get(word) ?? 0) + 1);
+    }
+    const last = /[\p{L}\p{N}_]*$/u.exec(query.toLowerCase())[0];
+    if (!last || vocabulary.has(last) || STOP.has(last)) return query;
+    const longer = [...vocabulary].filter(([word]) => word.startsWith(last));
+    const [word] = longer.reduce((most, each) => (each[1] > most[1] ? each : most), [last, 0]);
+    return query.slice(0, query.length - last.length) + word;
+  }
+
   // ---- messages ----
 
   // A message, whatever came with it: a pasted line has most of its words, or is a part of it.
@@ -139,5 +170,5 @@ globalThis.minidistFinder = (() => {
   // Whether a query is pasted from a terminal rather than typed as a question.
   const pasted = (query) => /error|exception|warn|fail|\[rank|errno|timed? ?out|cannot|can't|\w::\w|\.(cc|cpp|py):\d/i.test(query);
 
-  return { STOP, termsOf, stemsOf, times, rank, explain, pasted };
+  return { STOP, termsOf, stemsOf, times, find, complete, explain, pasted };
 })();

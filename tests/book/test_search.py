@@ -3,7 +3,7 @@
 from urllib.parse import quote_plus
 
 import pytest
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, expect
 
 from tests.book.rendered import HTML
 from tests.support.browser import browser, new_page  # noqa: F401 (a fixture)
@@ -124,6 +124,48 @@ def test_an_explanation_has_two_sentences_and_what_is_not_explained_is_said(tab:
     search(tab, "RuntimeError: mat1 and mat2 shapes cannot be multiplied (2x3 and 4x5)")
     said = tab.locator("p.message").all_inner_texts()
     assert said[0] == "This message is not among the error messages that the book explains."
-    assert said[1].startswith("No page has all of these words.")
+    assert said[1].startswith("No page has all of these words. These pages")
     search(tab, "ring")
     assert tab.locator("p.message").count() == 0
+
+
+@pytest.mark.parametrize(("query", "words"), [("frobnicated prefetch", "all"), ("qwxz", "any")])
+def test_where_no_page_has_all_words_the_error_messages_are_a_click_away(
+    tab: Page, query: str, words: str
+) -> None:
+    search(tab, query)
+    said = tab.locator("p.message")
+    expect(said).to_contain_text(f"No page has {words} of these words.")
+    expect(said.get_by_role("link")).to_have_attribute("href", "book/errors.html")
+
+
+TYPED = {  # what is typed, a part of a word, a message; and where the first result leads
+    "prefet": "book/fsdp.html",
+    "how does fsdp wo": "book/fsdp.html",
+    "[rank1]: Connection reset by peer": "book/errors.html#connection-reset-by-peer",
+}
+
+
+def test_results_come_while_one_types_and_nothing_is_loaded_before(tab: Page) -> None:
+    loaded: list[str] = []
+    tab.on("request", lambda it: loaded.append(it.url.rsplit("/", 1)[1].partition("?")[0]))
+    for page in ("book/ring.html", "search.html"):
+        tab.goto((HTML / page).as_uri())
+        if page != "search.html":
+            assert not {"search_texts.js", "searchindex.js", "finder.js"} & {*loaded}
+            tab.keyboard.press("Control+k")
+        field = tab.locator("form.bd-search:visible input")
+        for query, to in TYPED.items():
+            field.fill("")
+            expect(tab.locator("ul.typed:visible")).to_have_count(0)
+            field.press_sequentially(query)
+            first = tab.locator("ul.typed:visible a").first
+            expect(first).to_have_attribute("href", f"{'../' * page.count('/') or './'}{to}")
+
+
+def test_what_was_found_before_goes_while_one_types(tab: Page) -> None:
+    search(tab, "ring")
+    tab.wait_for_selector("#search-results li a")
+    tab.locator("form.bd-search:visible input").fill("prefetch")
+    expect(tab.locator("ul.typed:visible li")).not_to_have_count(0)
+    expect(tab.locator("#search-results")).to_be_hidden()
