@@ -14,7 +14,6 @@ import resource
 from multiprocessing.connection import Connection
 from typing import Any
 
-from course.ask.verdict import patient
 from course.puzzles.catalog import PUZZLES
 from course.puzzles.judge import run
 from course.puzzles.tasks import Puzzle
@@ -68,11 +67,11 @@ def refused(source: str) -> str:
     return ""
 
 
-def judge_again(source: str, puzzle: Puzzle) -> tuple[int, str]:
-    """The stars of an answer, and a sentence if it has none."""
+def judge_again(source: str, puzzle: Puzzle, limit: float = SECONDS) -> tuple[int, str]:
+    """The stars of an answer, and a sentence if it has none; `limit` is in seconds."""
     if why := refused(source):
         return 0, f"{why}."
-    context, limit = multiprocessing.get_context("fork"), patient(SECONDS)
+    context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_judge, args=(theirs, source, puzzle.task))
     process.start()

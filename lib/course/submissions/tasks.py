@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from course.ask.verdict import Grader, Verdict, alone, on_ranks
+from course.ask.verdict import Grader, Verdict, alone, on_ranks, patient
 from course.project.report import TARGETS, grade, names_of
 from course.puzzles.again import SECONDS, judge_again
 from course.puzzles.catalog import PUZZLES, stars_of
@@ -117,4 +117,6 @@ def _stars(answers: dict[str, str]) -> Verdict:
 
 
 def _judge_each(answers: dict[str, str]) -> dict[str, tuple[int, str]]:
-    return {name: judge_again(code, PUZZLES[name]) for name, code in answers.items()}
+    return {
+        name: judge_again(code, PUZZLES[name], patient(SECONDS)) for name, code in answers.items()
+    }
