@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch.multiprocessing.reductions import StorageWeakRef
 
 import minidist
-from course.ask.forbidden import without_torch
+from course.ask.forbidden import nothing_but
 from course.ask.verdict import Grader, Wrong, draws, many, on_ranks
 from minidist.collectives.runtime.executor import Sent
 from minidist.comm.counted import Counted
@@ -124,8 +124,8 @@ def on_worlds(
     Args:
         work: asks the learner's function, and then yields its checks, equally many on all ranks.
         cases: what a verdict says of a case → what `work` is called with, on all ranks.
-        instead: what the function is to call in place of torch's collectives, which are refused;
-            all of `work` may call them if this is "".
+        instead: what the function is to call in place of torch's collectives and messages, which
+            are refused, as is all that goes over the network beside; if "", nothing is refused.
         hints: as `on_ranks` takes them.
         worlds: other numbers of ranks.
     """
@@ -150,10 +150,13 @@ def drawn() -> int:
 
 def _each(work: Checks, cases: Mapping[str, Case], instead: str) -> list[list[Check]]:
     found = []
-    with without_torch(instead) if instead else nullcontext():
+    minidist.barrier()  # connects, which is no case's traffic
+    with nothing_but(instead) if instead else nullcontext(str) as beside:
         for where, case in cases.items():
             with _told(where):
-                found.append(list(_to_first_wrong(work(*case))))
+                checks = [*_to_first_wrong(work(*case))]
+            more = beside()
+            found.append([*checks, more and f"the results are right, and {more}"])
     return found
 
 
@@ -186,6 +189,12 @@ def _judge(row: Sequence[Check], where: str) -> None:
     costs = [check for check in row if isinstance(check, Cost)]
     if costs:
         costs[0].check([cost.sent for cost in costs], where)
+
+
+def beside(log: Sequence[Sent]) -> str:
+    """A sentence on messages that `minidist.record` has noted, which a comm's are not; or ""."""
+    more = Traffic.of(log).nbytes
+    return f"you send {more:,} bytes beside comm's calls; make those alone." if more else ""
 
 
 def alike(tensor: torch.Tensor) -> bool:

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 import minidist
+from course.ask import wire
 from course.ask.averages import times
 from course.ask.verdict import Wrong, many
-from course.project import journal, wire
+from course.project import journal
 from course.project.messages import Batches, recorded, sends
 from course.project.milestones import Milestone
 from course.project.models import WHY, Drawn
@@ -20,8 +21,6 @@ from minidist.comm.ours import Ours
 
 TOLERANCE = 1e-9  # in float64, where only the order of sums can make a difference
 ENOUGH = 0.8  # share of `from_scratch`'s bytes: numbers of tokens may be shorter than its int64
-SPARE = 1.1, 512  # times, and bytes: what a process may put on the network beside that
-HEADER = 160  # bytes: and for each message more that it may send
 SHOWN = 6  # elements
 
 
@@ -61,8 +60,8 @@ def check_sent(milestone: Milestone, own: Sent, least: Sent, where: str) -> None
     """Raise Wrong if a rank sends more than `from_scratch`, less, or by other means."""
     sent = f"this rank sends {many(own.messages, 'message')} with {own.nbytes:,} bytes in all"
     expected = f"{many(least.messages, 'message')} with {least.nbytes:,}"
+    more = max(0, own.messages - least.messages)
     wrong = ""
-    spare = SPARE[1] + HEADER * max(0, own.messages - least.messages)
     if own.messages > milestone.apart * least.messages or own.nbytes > least.nbytes:
         wrong = f"{sent}, where {expected} would do.{own.calls}"
     elif own.nbytes < ENOUGH * least.nbytes:
@@ -73,12 +72,8 @@ def check_sent(milestone: Milestone, own: Sent, least: Sent, where: str) -> None
         )
     elif milestone.fewest and own.messages < least.messages:
         wrong = f"{sent}, expected {expected}: {milestone.fewest}{own.calls}"
-    elif own.wire > SPARE[0] * least.wire + spare:
-        wrong = (
-            f"this rank puts {own.wire:,} bytes on the network, headers included; "
-            f"{least.wire:,} are enough. Send nothing beside {milestone.means.instead}."
-            f"{own.beside}"
-        )
+    elif beside := wire.too_much(own.wire, least.wire, milestone.means.instead, more):
+        wrong = beside + own.beside
     if wrong:
         raise Wrong(f"{where}the results are right, and {wrong} ({own.drawn})")
 

@@ -10,7 +10,6 @@ import torch.distributed as dist
 from torch import Tensor
 
 import minidist
-from course.ask.forbidden import without_torch
 from course.ask.ranks import Check, Cost, Traffic, graded
 from course.ask.verdict import Wrong, ask, draws, formula
 from minidist.schedule import algorithms
@@ -42,7 +41,7 @@ def _checked(
             raise Wrong(f"your function makes call after call of {name}.")
         call(*args)
 
-    with without_torch(f"`{name}`"), minidist.record() as log:
+    with minidist.record() as log:
         function(*args, counted)
     minidist.barrier()  # a rank that has made fewer calls meets the others here
     enough = "one is enough" if calls == 1 else f"{calls} are enough"
@@ -61,6 +60,7 @@ def _checked(
     f"for {RANKS} real processes. Your broadcasts moved as many bytes as one all_gather: each part "
     "has to reach every other rank once, either way. But broadcasts follow one another, while in "
     "an all-gather all ranks can send at the same time.",
+    instead="`broadcast`",
     worlds=NUMBERS,
 )
 def all_gather(function: Function) -> Iterator[Check]:
@@ -97,6 +97,7 @@ def _whose(held: Tensor, values: list[float], within: Tensor) -> str:
 @graded(
     f"for {RANKS} real processes. Your way moved as many bytes as one reduce_scatter. But every "
     "rank had to hold all N parts before it could add them; a ring adds each part as it arrives.",
+    instead="`all_to_all`",
     worlds=NUMBERS,
 )
 def reduce_scatter(function: Function) -> Iterator[Check]:

@@ -15,7 +15,7 @@ from torch.utils.data import DistributedSampler
 
 import minidist
 from course.ask.averages import OFF, flat, net, off, times
-from course.ask.forbidden import without_torch
+from course.ask.forbidden import nothing_but
 from course.ask.ranks import REAL, Check, Cost, Traffic, graded
 from course.ask.table import Exercise, Table, amount
 from course.ask.verdict import Wrong, list_of, many, number, whole
@@ -127,8 +127,9 @@ def accumulate(function: Callable[..., object], micro: int) -> Iterator[Check]:
     held, most = set[int](), list[int]()  # forwards whose backward is to come, and how many
     own.register_forward_hook(lambda *call: _watch(call[-1], held, most))
     model = minidist.DistributedDataParallel(own, comm=Ours(algorithm="ring"))
-    with without_torch("the wrapped model"), minidist.record() as log:
+    with nothing_but("the wrapped model") as beside, minidist.record() as log:
         function(model, _batches(dist.get_rank(), micro), _loss)
+        more = beside()
     if max(rows, default=0) > ROWS:
         raise Wrong(
             f"a forward has {max(rows)} rows, where a batch has {ROWS}: accumulation is there for "
@@ -159,6 +160,7 @@ def accumulate(function: Callable[..., object], micro: int) -> Iterator[Check]:
         advice="Only the last backward need talk to the other ranks: the others belong under "
         "model.no_sync().", too_little="Let the last backward of the wrapped model do it.",
     )  # fmt: skip
+    yield more and f"the gradient is right, and {more}"
 
 
 @Exercise

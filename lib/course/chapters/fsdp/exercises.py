@@ -10,11 +10,10 @@ from torch import Tensor
 
 import minidist
 from course.ask.averages import averages, flat, off
-from course.ask.ranks import REAL, Check, Cost, Storages, Traffic, graded
+from course.ask.ranks import REAL, Check, Cost, Storages, Traffic, beside, graded
 from course.ask.table import Exercise, Table, numbers
 from course.ask.verdict import Range, Wrong, draws, list_of, number, pair, same_ranges
 from course.project.held import of_the_process
-from minidist.collectives.runtime.executor import Sent
 from minidist.comm.counted import Counted
 from minidist.comm.ours import Ours
 
@@ -104,12 +103,6 @@ def copies(kept: int, whole: Tensor) -> str:
         f"backward begins with {kept:,} bytes more than its weights, of {whole.nbytes:,}. Keep no "
         "copy from forward on: gather them again."
     )
-
-
-def beside(log: Sequence[Sent]) -> str:
-    """A sentence on messages that `minidist.record` has noted, which a comm's are not; or ""."""
-    more = Traffic.of(log).nbytes
-    return f"you send {more:,} bytes beside comm's calls; make those alone." if more else ""
 
 
 def _compared(answer: Any, gradients: Tensor, rank: int) -> Iterator[Check]:

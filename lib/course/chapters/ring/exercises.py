@@ -10,7 +10,6 @@ import torch.distributed as dist
 import minidist
 from course.ask.averages import off
 from course.ask.crossing import Crossing, check_crossing
-from course.ask.forbidden import without_torch
 from course.ask.ranks import Check, Cost, Traffic, on_worlds
 from course.ask.ranks import exchange as real_exchange
 from course.ask.switchboard import Deadlock
@@ -83,7 +82,8 @@ def ring_all_reduce(function: HandWritten) -> str:
     note = "After the first phase rank r holds the sum of chunk r, as reduce-scatter must."
     if first != -1:
         note = f"Note: your rank r starts with chunk r{first:+d}; minidist's starts with chunk r-1."
-    on_worlds(_on_real_ranks, {f"with {ELEMENTS:,} elements": (function,)}, worlds=(4,))
+    case = {f"with {ELEMENTS:,} elements": (function,)}
+    on_worlds(_on_real_ranks, case, instead="`exchange`", worlds=(4,))
     return (
         "for 1, 2, 3, 4, 5 and 7 ranks: your loop sends exactly the schedule's messages. On 4 real "
         "processes it gives the sums of minidist.all_reduce, and all ranks together send "
@@ -209,7 +209,7 @@ def _on_real_ranks(function: HandWritten) -> Iterator[Check]:
         sent.append(tensor.nbytes)
         return real_exchange(tensor, to, source)
 
-    with without_torch("`exchange`"), minidist.record() as log:
+    with minidist.record() as log:
         function(dist.get_rank(), ranks, list(mine.tensor_split(ranks)), exchange)
     if log:
         raise Wrong("your function calls minidist. Use `exchange` and nothing else.")

@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+import minidist
 from course.ask.averages import off
-from course.ask.ranks import REAL, Check, Cost, Traffic, graded
+from course.ask.ranks import REAL, Check, Cost, Traffic, beside, graded
 from course.ask.table import Exercise, Table
 from course.ask.verdict import Wrong, draws, list_of, whole
 from from_scratch.tensor import shard
@@ -28,28 +29,25 @@ WIDTH = 6
     f"{REAL}, with two numbers of tokens, output and gradients are those of one "
     "process. A rank takes part in one all-reduce in forward and one in backward. Each of your "
     "functions is the other one's transpose: one sums in forward, the other in backward.",
-    lambda: [(4,), (draws(61).randrange(5, 12),)],
+    lambda: [(4,), (draws(61).randrange(100, 200),)],
     lambda tokens: f"with {tokens} tokens",
     instead="comm",
 )
 def split(function: Callable[..., Any], tokens: int) -> Iterator[Check]:
     """Grade function(comm), which returns copy and reduce, the two ends of half a layer."""
     comm = Counted(Ours(algorithm="ring"))
-    rank, ranks, pair = comm.rank, comm.ranks, function(comm)
-    if not isinstance(pair, tuple | list) or len(pair) != 2 or not all(map(callable, pair)):
-        raise Wrong(
-            f"you return {pair!r:.80}; expected two functions of a tensor, copy and reduce."
-        )
-    copy, reduce = pair
+    rank, ranks = comm.rank, comm.ranks
     shapes = (WIDTH, 2 * ranks), (2 * ranks, WIDTH), (tokens, WIDTH)
     a, b, x = (_drawn(seed, *shape).requires_grad_() for seed, shape in enumerate(shapes, 1))
     own_a, own_b = shard(a.detach(), 1, comm), shard(b.detach(), 0, comm)
     own_x, direction = x.detach().clone().requires_grad_(), _drawn(4, tokens, WIDTH)
-    summand = (_looked_at("copy", copy(own_x), own_x) @ own_a).relu() @ own_b
-    before = summand.detach().clone()
-    output = _looked_at("reduce", reduce(summand), summand)
-    kept = {"copy": own_x.equal(x), "reduce": summand.equal(before)}
-    torch.autograd.backward(own_x + output, direction)
+    with minidist.record() as log:
+        copy, reduce = _pair(function(comm))
+        summand = (_looked_at("copy", copy(own_x), own_x) @ own_a).relu() @ own_b
+        before = summand.detach().clone()
+        output = _looked_at("reduce", reduce(summand), summand)
+        kept = {"copy": own_x.equal(x), "reduce": summand.equal(before)}
+        torch.autograd.backward(own_x + output, direction)
     barrier()  # who has made fewer calls meets the others here, and is told
     right = (x @ a).relu() @ b
     dx, da, db = torch.autograd.grad(x + right, (x, a, b), direction)
@@ -75,6 +73,15 @@ def split(function: Callable[..., Any], tokens: int) -> Iterator[Check]:
         advice="One all-reduce in forward and one in backward are enough.",
         too_little="Call comm's collectives.",
     )  # fmt: skip
+    yield beside(log)
+
+
+def _pair(ends: Any) -> Any:
+    if not isinstance(ends, tuple | list) or len(ends) != 2 or not all(map(callable, ends)):
+        raise Wrong(
+            f"you return {ends!r:.80}; expected two functions of a tensor, copy and reduce."
+        )
+    return ends
 
 
 def _off_part(name: str, found: Tensor | None, right: Tensor, ranks: int) -> str:

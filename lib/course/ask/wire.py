@@ -10,6 +10,18 @@ from contextlib import suppress
 
 # tcpi_notsent_bytes, tcpi_bytes_sent, tcpi_bytes_retrans in tcp_info of linux/tcp.h
 WAITING, SENT, AGAIN = 144, 200, 208
+SPARE = 1.1, 512  # times, and bytes: what a process may put on the network beside what is enough
+HEADERS = {"send": 100, "recv": 60}  # bytes, at most, for each message that is posted
+
+
+def too_much(found: int, enough: int, instead: str, messages: int = 0) -> str:
+    """A sentence on bytes beside those that are enough, with so many messages more; or ""."""
+    if found <= SPARE[0] * enough + SPARE[1] + sum(HEADERS.values()) * messages:
+        return ""
+    return (
+        f"this rank puts {found:,} bytes on the network, headers included; {enough:,} are enough. "
+        f"Send nothing beside {instead}."
+    )
 
 
 def sent() -> int:
