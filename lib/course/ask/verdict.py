@@ -34,6 +34,9 @@ PATIENCE = "COURSE_PATIENCE"  # in the environment: times as long as all of thes
 LATE = re.compile(r"\bd(id|oes) not (come to an )?end\b(?!, and nothing moves)")  # in a verdict
 IN_ORDER = " All ranks must make the same calls, in the same order."
 CALL = re.compile(r"^  (.+), (line \d+, in .+)$", re.M)
+GROUP = re.compile(r"^(ranks? [\d, .-]+):\n((?:  .*\n?)+)", re.M)  # who stands where
+# In the stack of a rank that waits for others.
+IN_A_CALL = re.compile(r'/minidist/|/distributed_c10d.py", line \d+, in (?!_?get_)')
 COURSE = "/lib/course/"  # in the path of a grader's own file
 NOBODYS = (COURSE, "/site-packages/", "/lib/python")  # in that of a file that is not a learner's
 PRINTED = 5000  # characters of a learner's output that are shown
@@ -288,19 +291,36 @@ def on_ranks(
         fitting = dict.fromkeys(hint for part, hint in known if part in first)
         where = f"On {ranks} real processes" if several else "the process that runs your function"
         first = first if several else first.removeprefix("rank 0 ")
-        raise Wrong(f"{where} {first}{_learners_line(str(error))}.{''.join(fitting)}") from error
+        raise Wrong(f"{where} {first}{_learners_line(error)}.{''.join(fitting)}") from error
 
 
-def _learners_line(error: str) -> str:
-    """The learner's line at which the odd rank raised or hung, or "".
+def _learners_line(error: minidist.RankError) -> str:
+    """The learner's line at which the odd rank raised or hung, or ""; where ranks hang apart, all.
 
     " (line 3, in my_ring)" of a cell, " (ring.py, line 3, in all_reduce)" of a file.
     """
-    ranks = re.split(r"^(?:ranks? [\d, ]+:|which .+)?$", error, flags=re.M)[1:]
-    first = next(filter(str.strip, ranks), "")
-    calls = [(file, call) for file, call in CALL.findall(first) if COURSE not in file]
-    if not calls:
+    groups = GROUP.findall(str(error))
+    if "did not end" in str(error) and len(groups) > 1:
+        return f": {'; '.join(_stands(who, calls, error.details) for who, calls in groups)}"
+    ranks = re.split(r"^(?:ranks? [\d, ]+:|which .+)?$", str(error), flags=re.M)[1:]
+    return _line(next(filter(str.strip, ranks), ""))
+
+
+def _line(calls: str) -> str:
+    """The learner's innermost line among calls, in parentheses; or ""."""
+    own = [(file, call) for file, call in CALL.findall(calls) if COURSE not in file]
+    if not own:
         return ""
-    file, call = calls[-1]
+    file, call = own[-1]
     path = re.match('File "(.+)"', file)  # a cell has none: it is the one that was just run
     return f" ({Path(path[1]).name}, {call})" if path else f" ({call})"
+
+
+def _stands(who: str, calls: str, details: str) -> str:
+    """Where a group of ranks hangs: "rank 1 stands there (line 3, in my_ring)"."""
+    first = re.search(r"\d+", who)
+    stood = details.partition(f"Where rank {first and first[0]} stood:")[2]
+    waits = IN_A_CALL.search(stood.partition("Where rank")[0])
+    verb = "waits" if who.startswith("rank ") else "wait"
+    does = f"{verb} for others" if waits else f"{'is' if verb == 'waits' else 'are'} busy"
+    return f"{who} {does}{_line(calls) or ' outside of your function'}"
