@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch.multiprocessing.reductions import StorageWeakRef
 
 import minidist
-from course.ask.forbidden import nothing_but
+from course.ask.forbidden import nothing_but, without_lesson
 from course.ask.verdict import Grader, Wrong, draws, many, on_ranks
 from minidist.collectives.runtime.executor import Sent
 from minidist.comm.counted import Counted
@@ -151,7 +151,7 @@ def drawn() -> int:
 def _each(work: Checks, cases: Mapping[str, Case], instead: str) -> list[list[Check]]:
     found = []
     minidist.barrier()  # connects, which is no case's traffic
-    with nothing_but(instead) if instead else nullcontext(str) as beside:
+    with without_lesson(), nothing_but(instead) if instead else nullcontext(str) as beside:
         for where, case in cases.items():
             with _told(where):
                 checks = [*_to_first_wrong(work(*case))]

@@ -8,15 +8,15 @@ import torch
 from torch import Tensor
 
 import minidist
-from course.ask import wire
+from course.ask import journal, wire
 from course.ask.averages import times
+from course.ask.forbidden import LESSON, without_lesson
 from course.ask.verdict import Wrong, many
-from course.project import journal
 from course.project.messages import Batches, recorded, sends
 from course.project.milestones import Milestone
 from course.project.models import WHY, Drawn
 from course.project.scenarios import Tally
-from course.project.submission import LESSON, found, without_lesson
+from course.project.submission import found
 from minidist.comm.ours import Ours
 
 TOLERANCE = 1e-9  # in float64, where only the order of sums can make a difference

@@ -22,8 +22,8 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
+from course.ask import journal
 from course.ask.verdict import Wrong
-from course.project import journal
 
 # An unmasked product is twice a causal one; backward may compute forward again, or its masks.
 MORE = 2.5  # times what from_scratch computes; on 5 ranks, one that computes all does 5 times that

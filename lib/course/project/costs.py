@@ -8,13 +8,13 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from course.ask import wire
+from course.ask import journal, wire
+from course.ask.forbidden import LESSON, without_lesson
 from course.ask.verdict import Wrong
-from course.project import journal
 from course.project.held import Held, Lines, come_from, lines_of, measured
 from course.project.milestones import MILESTONES, Milestone
 from course.project.models import Twice, mlp
-from course.project.submission import LESSON, graded, source, without_lesson
+from course.project.submission import graded, source
 from course.project.trained import Trained
 from course.timing.travels import Awaited
 from minidist.comm.comm import Around, Comm, Pending, Start

@@ -20,12 +20,13 @@ from torch import nn
 from torch.nn.functional import gelu, mse_loss
 from torch.optim import SGD
 
+from course.ask import journal
+from course.ask.forbidden import LESSON, without_lesson
 from course.ask.verdict import Wrong
-from course.project import journal
 from course.project.computed import Computed, Made, compare_computed, counted
 from course.project.models import draw, mlp
 from course.project.scenarios import Tally, step_all
-from course.project.submission import LESSON, found, without_lesson
+from course.project.submission import found
 from minidist.comm.ours import Ours
 from minidist.memory.meter import Meter
 from minidist.schedule.pipeline import one_f_one_b, sequence

@@ -12,9 +12,9 @@ from unittest.mock import patch
 import torch.distributed as dist
 from torch import Tensor
 
+from course.ask import journal
 from course.ask.switchboard import Call, Part, Switchboard
 from course.ask.verdict import Wrong
-from course.project import journal
 from minidist.schedule.cost import Link
 
 

@@ -17,8 +17,8 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from torch.optim import SGD, AdamW, Optimizer
 
 import minidist
+from course.ask import journal
 from course.ask.verdict import many
-from course.project import journal
 from course.project.models import Drawn, Task, mlp
 from course.project.trained import LEARNING_RATE, Make, Train, Trained
 from minidist.collectives.call import record

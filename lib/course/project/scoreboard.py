@@ -12,6 +12,7 @@ from IPython.display import Markdown
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 import minidist
+from course.ask.forbidden import LESSON
 from course.ask.verdict import Wrong, many
 from course.pages.table import table
 from course.project import costs
@@ -20,7 +21,7 @@ from course.project.messages import recorded, sends
 from course.project.milestones import Milestone, by_name
 from course.project.mutation import board
 from course.project.peers import PEERS
-from course.project.submission import LESSON, graded, source
+from course.project.submission import graded, source
 from minidist.comm.ours import Ours
 from minidist.comm.slowed import Slowed
 from minidist.schedule.cost import Link

@@ -10,10 +10,9 @@ import importlib.util
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, redirect_stdout
+from collections.abc import Callable
+from contextlib import nullcontext, redirect_stdout
 from functools import partial
-from importlib.abc import MetaPathFinder
 from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,12 +21,12 @@ from typing import Any, TypeVar
 
 from torch.optim import Optimizer
 
+from course.ask import journal
+from course.ask.forbidden import LESSON, without_lesson
 from course.ask.verdict import Wrong, on_ranks
-from course.project import journal
 
 T = TypeVar("T")
 
-LESSON = "from_scratch"
 TIMEOUT = 30.0
 HINTS = {"NoneType": " Is it the gradient of a frozen parameter?"}
 IMPORTS_LESSON = re.compile(rf"^\s*(from|import) +{LESSON}\b", re.MULTILINE)
@@ -138,32 +137,6 @@ def with_submission(source: Callable[[], Any], work: Callable[..., T], *args: An
         frame = traceback.extract_tb(error.__traceback__)[-1]
         where = f"in {'/'.join(Path(frame.filename).parts[-2:])}, line {frame.lineno}"
         raise NotImplementedError(f"{where}, {frame.name} is still to be written.") from error
-
-
-@contextmanager
-def without_lesson() -> Iterator[None]:
-    """Within it nothing can import the lesson, which is the solution, by whatever call."""
-    hidden = {name: sys.modules.pop(name) for name in [*sys.modules] if _of_the_lesson(name)}
-    sys.meta_path.insert(0, finder := Refusing())
-    try:
-        yield
-    finally:
-        sys.meta_path.remove(finder)
-        sys.modules.update(hidden)
-
-
-class Refusing(MetaPathFinder):
-    """A finder of modules that refuses the lesson's."""
-
-    def find_spec(self, name: str, *_: object) -> None:
-        """Find nothing; raise Wrong for a module of the lesson."""
-        if _of_the_lesson(name):
-            where = journal.learners_line()
-            raise Wrong(f"your code imports {name}, which is the solution ({where}).")
-
-
-def _of_the_lesson(name: str) -> bool:
-    return name.split(".")[0] == LESSON
 
 
 def guarded(work: Callable[[], T]) -> T:

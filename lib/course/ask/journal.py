@@ -129,8 +129,13 @@ def line_of(error: Exception) -> str:
 
 
 def learners(file: str, line: int | None) -> str:
-    """The line as a sentence names it: "ring.py, line 60"; or "" if it is not the learner's."""
-    return "" if file.startswith((*NOT_THEIRS, "<")) else f"{Path(file).name}, line {line}"
+    """The line as a sentence names it: "ring.py, line 60", or "line 3" of a notebook's cell.
+
+    "" if it is not the learner's.
+    """
+    if file.startswith((*NOT_THEIRS, "<")):
+        return ""
+    return f"line {line}" if "/ipykernel_" in file else f"{Path(file).name}, line {line}"
 
 
 def read(folder: Path, ranks: int) -> tuple[list[list[Post]], set[int]]:
