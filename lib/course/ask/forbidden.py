@@ -1,10 +1,9 @@
-"""torch's, minidist's and the lesson's own, while a learner's function must do without them."""
+"""torch's and minidist's own, while a learner's function must do without them."""
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
-from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -13,12 +12,11 @@ import torch
 import torch.distributed as dist
 
 import minidist
-from course.ask import journal, wire
+from course.ask import wire
 from course.ask.verdict import Wrong
 from minidist.collectives.call import Call
 from minidist.parallel.fsdp.unit import Unit
 
-LESSON = "from_scratch"
 # torch's function → methods of a process group through which it goes, however it was imported.
 METHODS = {
     "all_reduce": "allreduce allreduce_coalesced",
@@ -130,29 +128,3 @@ def _without(
         yield
     if called:
         raise called[0]
-
-
-@contextmanager
-def without_lesson() -> Iterator[None]:
-    """Within it nothing can import the lesson, which is the solution, by whatever call."""
-    hidden = {name: sys.modules.pop(name) for name in [*sys.modules] if _of_the_lesson(name)}
-    sys.meta_path.insert(0, finder := Refusing())
-    try:
-        yield
-    finally:
-        sys.meta_path.remove(finder)
-        sys.modules.update(hidden)
-
-
-class Refusing(MetaPathFinder):
-    """A finder of modules that refuses the lesson's."""
-
-    def find_spec(self, name: str, *_: object) -> None:
-        """Find nothing; raise Wrong for a module of the lesson."""
-        if _of_the_lesson(name):
-            where = f" ({line})" if (line := journal.learners_line()) else ""
-            raise Wrong(f"your code imports {name}, which is the solution{where}.")
-
-
-def _of_the_lesson(name: str) -> bool:
-    return name.split(".")[0] == LESSON

@@ -6,8 +6,6 @@ all journals when a launch has failed without an exception.
 
 import json
 import re
-import sys
-import sysconfig
 import traceback
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -15,20 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, NamedTuple
 
-import torch
 import torch.distributed as dist
 
 from course.ask.switchboard import Call, Part, Switchboard
-from course.ask.verdict import Wrong
-
-LIB = Path(__file__).parents[2]
-NOT_THEIRS = tuple(
-    {
-        *(f"{LIB / name}/" for name in ("course", "minidist")),
-        str(Path(torch.__file__).parent),
-        *sysconfig.get_paths().values(),
-    }
-)
+from course.ask.verdict import Wrong, learners, learners_line
 
 _file: IO[str] | None = None
 _case = ""
@@ -113,29 +101,10 @@ def end() -> None:
     write("end")
 
 
-def learners_line() -> str:
-    """The innermost call that is neither a library's nor the course's."""
-    frame = sys._getframe()
-    while frame := frame.f_back:  # type: ignore[assignment]
-        if line := learners(frame.f_code.co_filename, frame.f_lineno):
-            return line
-    return ""
-
-
 def line_of(error: Exception) -> str:
     """The learner's innermost line that an error has come through; or ""."""
     frames = traceback.extract_tb(error.__traceback__)
     return next(filter(None, (learners(f.filename, f.lineno) for f in reversed(frames))), "")
-
-
-def learners(file: str, line: int | None) -> str:
-    """The line as a sentence names it: "ring.py, line 60", or "line 3" of a notebook's cell.
-
-    "" if it is not the learner's.
-    """
-    if file.startswith((*NOT_THEIRS, "<")):
-        return ""
-    return f"line {line}" if "/ipykernel_" in file else f"{Path(file).name}, line {line}"
 
 
 def read(folder: Path, ranks: int) -> tuple[list[list[Post]], set[int]]:

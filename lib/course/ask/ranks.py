@@ -14,8 +14,8 @@ import torch.distributed as dist
 from torch.multiprocessing.reductions import StorageWeakRef
 
 import minidist
-from course.ask.forbidden import nothing_but, without_lesson
-from course.ask.verdict import Grader, Wrong, draws, many, on_ranks
+from course.ask.forbidden import nothing_but
+from course.ask.verdict import Grader, Wrong, draws, many, on_ranks, without_lesson
 from minidist.collectives.runtime.executor import Sent
 from minidist.comm.counted import Counted
 

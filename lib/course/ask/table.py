@@ -12,7 +12,7 @@ from functools import update_wrapper
 from operator import eq
 from typing import Any
 
-from course.ask.verdict import Grader, Wrong, alone, ask_as, number, pair
+from course.ask.verdict import Grader, Wrong, alone, ask_as, number, pair, unaided
 
 Case = tuple[Any, ...]
 ONE = re.compile(r"(?<![\w,.])1 (?:([a-z-]*batch)es|([a-z]+)s)\b")  # "1 ranks" is to be "1 rank"
@@ -94,7 +94,7 @@ class Exercise(Grader[[Callable[..., object]]]):
     """The grader that a table makes; it asks in a process of its own."""
 
     def __init__(self, table: Callable[[], Table]) -> None:
-        super().__init__(lambda function: alone(lambda: table().check(function)))
+        super().__init__(lambda function: alone(unaided, lambda: table().check(function)))
         update_wrapper(self, table)
         self.table = table
 

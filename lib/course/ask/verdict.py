@@ -5,11 +5,14 @@ import math
 import os
 import re
 import signal
+import sys
+import sysconfig
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import redirect_stdout
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from functools import partial, update_wrapper, wraps
+from importlib.abc import MetaPathFinder
 from io import StringIO
 from numbers import Real
 from operator import index
@@ -39,6 +42,15 @@ GROUP = re.compile(r"^(ranks? [\d, .-]+):\n((?:  .*\n?)+)", re.M)  # who stands 
 IN_A_CALL = re.compile(r'/minidist/|/distributed_c10d.py", line \d+, in (?!_?get_)')
 COURSE = "/lib/course/"  # in the path of a grader's own file
 NOBODYS = (COURSE, "/site-packages/", "/lib/python")  # in that of a file that is not a learner's
+LIB = Path(__file__).parents[2]
+NOT_THEIRS = tuple(
+    {
+        *(f"{LIB / name}/" for name in ("course", "minidist")),
+        str(Path(torch.__file__).parent),
+        *sysconfig.get_paths().values(),
+    }
+)
+LESSON = "from_scratch"
 PRINTED = 5000  # characters of a learner's output that are shown
 COLORS = {"right": "#1a7f37", "wrong": "#cf222e", "not yet": "#8c959f"}
 
@@ -180,6 +192,60 @@ def many(count: int, noun: str) -> str:
     return f"{count:,} {noun}{plural if count != 1 else ''}"
 
 
+def learners_line() -> str:
+    """The innermost call that is neither a library's nor the course's."""
+    frame = sys._getframe()
+    while frame := frame.f_back:  # type: ignore[assignment]
+        if line := learners(frame.f_code.co_filename, frame.f_lineno):
+            return line
+    return ""
+
+
+def learners(file: str, line: int | None) -> str:
+    """The line as a sentence names it: "ring.py, line 60", or "line 3" of a notebook's cell.
+
+    "" if it is not the learner's.
+    """
+    if file.startswith((*NOT_THEIRS, "<")):
+        return ""
+    return f"line {line}" if "/ipykernel_" in file else f"{Path(file).name}, line {line}"
+
+
+# ---- without the lesson ----
+
+
+@contextmanager
+def without_lesson() -> Iterator[None]:
+    """Within it nothing can import the lesson, which is the solution, by whatever call."""
+    hidden = {name: sys.modules.pop(name) for name in [*sys.modules] if _of_the_lesson(name)}
+    sys.meta_path.insert(0, finder := Refusing())
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+        sys.modules.update(hidden)
+
+
+class Refusing(MetaPathFinder):
+    """A finder of modules that refuses the lesson's."""
+
+    def find_spec(self, name: str, *_: object) -> None:
+        """Find nothing; raise Wrong for a module of the lesson."""
+        if _of_the_lesson(name):
+            where = f" ({line})" if (line := learners_line()) else ""
+            raise Wrong(f"your code imports {name}, which is the solution{where}.")
+
+
+def unaided(call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+    """Result of the call, `without_lesson`."""
+    with without_lesson():
+        return call(*args, **kwargs)
+
+
+def _of_the_lesson(name: str) -> bool:
+    return name.split(".")[0] == LESSON
+
+
 # ---- grade ----
 
 
@@ -227,7 +293,7 @@ def formula(grade: Callable[P, str]) -> Grader[P]:
 
     @wraps(grade)
     def in_a_process(*args: P.args, **kwargs: P.kwargs) -> str:
-        return alone(partial(grade, *args, **kwargs))
+        return alone(partial(unaided, grade, *args, **kwargs))
 
     return Grader(in_a_process)
 

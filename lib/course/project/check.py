@@ -10,8 +10,7 @@ from torch import Tensor
 import minidist
 from course.ask import journal, wire
 from course.ask.averages import times
-from course.ask.forbidden import LESSON, without_lesson
-from course.ask.verdict import Wrong, many
+from course.ask.verdict import LESSON, Wrong, many, without_lesson
 from course.project.messages import Batches, recorded, sends
 from course.project.milestones import Milestone
 from course.project.models import WHY, Drawn

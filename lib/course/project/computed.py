@@ -22,8 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from course.ask import journal
-from course.ask.verdict import Wrong
+from course.ask.verdict import Wrong, learners, learners_line
 
 # An unmasked product is twice a causal one; backward may compute forward again, or its masks.
 MORE = 2.5  # times what from_scratch computes; on 5 ranks, one that computes all does 5 times that
@@ -55,7 +54,7 @@ class Computed(TorchDispatchMode):
         else:
             every = tree_leaves((args, kwargs, out))
             count = max((each.numel() for each in every if isinstance(each, Tensor)), default=0)
-        self.lines[journal.learners_line()] += 0 if func.is_view else count
+        self.lines[learners_line()] += 0 if func.is_view else count
         return out
 
 
@@ -76,7 +75,7 @@ def counted() -> Iterator[Computed]:
         def leaving(tensor: Tensor, *args: Any, **kwargs: Any) -> object:
             caller = sys._getframe(1)  # the library's own ways out are none of the learner's
             if tensor.is_floating_point():
-                line = journal.learners(caller.f_code.co_filename, caller.f_lineno)
+                line = learners(caller.f_code.co_filename, caller.f_lineno)
                 count.left = count.left or line
             return leave(tensor, *args, **kwargs)
 
@@ -102,7 +101,7 @@ class Made(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Run an operation, and remember which line's its new memory is, until that is freed."""
-        out, line = func(*args, **(kwargs or {})), journal.learners_line()
+        out, line = func(*args, **(kwargs or {})), learners_line()
         known = {_storage(each) for each in tree_leaves((args, kwargs))}
         for storage in {_storage(each) for each in tree_leaves(out)} - known:
             if line and storage:

@@ -9,8 +9,7 @@ import torch
 from torch import nn
 
 from course.ask import journal, wire
-from course.ask.forbidden import LESSON, without_lesson
-from course.ask.verdict import Wrong
+from course.ask.verdict import LESSON, Wrong, without_lesson
 from course.project.held import Held, Lines, come_from, lines_of, measured
 from course.project.milestones import MILESTONES, Milestone
 from course.project.models import Twice, mlp

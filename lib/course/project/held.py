@@ -21,8 +21,7 @@ from torch.nn.functional import gelu, mse_loss
 from torch.optim import SGD
 
 from course.ask import journal
-from course.ask.forbidden import LESSON, without_lesson
-from course.ask.verdict import Wrong
+from course.ask.verdict import LESSON, Wrong, learners, without_lesson
 from course.project.computed import Computed, Made, compare_computed, counted
 from course.project.models import draw, mlp
 from course.project.scenarios import Tally, step_all
@@ -84,7 +83,7 @@ def lines_of(make: Callable[[], Step]) -> Lines:
             step()
     others = Counter[str]()
     for each in tracemalloc.take_snapshot().statistics("traceback"):
-        frames = (journal.learners(at.filename, at.lineno) for at in reversed(each.traceback))
+        frames = (learners(at.filename, at.lineno) for at in reversed(each.traceback))
         others[next(filter(None, frames), "")] += each.size
     tracemalloc.stop()
     return Lines(made.most, others)

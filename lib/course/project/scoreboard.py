@@ -12,8 +12,7 @@ from IPython.display import Markdown
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 import minidist
-from course.ask.forbidden import LESSON
-from course.ask.verdict import Wrong, many
+from course.ask.verdict import LESSON, Wrong, many
 from course.pages.table import table
 from course.project import costs
 from course.project.check import check_cases

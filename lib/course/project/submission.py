@@ -22,8 +22,7 @@ from typing import Any, TypeVar
 from torch.optim import Optimizer
 
 from course.ask import journal
-from course.ask.forbidden import LESSON, without_lesson
-from course.ask.verdict import Wrong, on_ranks
+from course.ask.verdict import LESSON, Wrong, on_ranks, without_lesson
 
 T = TypeVar("T")
 
