@@ -1,6 +1,7 @@
 """What all graders share: numbers of any type, a process that can be killed, forbidden calls."""
 
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -15,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import all_reduce
 
+import minidist
 from course.ask import verdict as shared
 from course.ask.forbidden import without_torch
 from course.ask.verdict import Wrong, on_ranks
@@ -139,3 +141,30 @@ def test_torch_s_own_collectives_are_refused_however_they_are_called() -> None:
 
     said = "your function calls torch.distributed's all_reduce. Use `exchange` and nothing else."
     assert on_ranks(work, 2) == [said] * 2
+
+
+@pytest.mark.parametrize(
+    ("calls", "does"),
+    [
+        ([], "is busy"),
+        (["get_rank", "WORLD"], "is busy"),
+        (["wrapper", "all_reduce"], "waits for others"),
+    ],
+)
+def test_where_ranks_hang_apart_each_line_is_named(
+    calls: list[str], does: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torchs, own = 'File "torch/distributed/distributed_c10d.py"', '  File "my.ipynb", line'
+    stood = "".join(f"  {torchs}, line 9, in {call}\n" for call in calls)
+    details = f"Where rank 0 stood:\n  {torchs}, line 9, in barrier\n"
+    details += f"\nWhere rank 1 stood:\n{own} 4, in mine\n{stood}"
+    short = "ranks 0, 1 did not end within 9 s\n\n"
+    short += f'rank 1:\n{own} 4, in mine\nrank 0:\n  File "/lib/course/ask.py", line 2, in ask'
+
+    def launch(*_: object, **__: object) -> None:
+        raise minidist.RankError(short, [0, 1], details)
+
+    monkeypatch.setattr(minidist, "launch", launch)
+    told = f": rank 1 {does} (my.ipynb, line 4, in mine); rank 0 waits for others outside of your"
+    with pytest.raises(Wrong, match=re.escape(told)):
+        on_ranks(launch, 2)
