@@ -32,6 +32,7 @@ KINDS = {
     "traffic": "the right result by too much traffic or too many calls",
     "gathers all": "the right result by a gather of everything",
     "torch's own": "the right result by a call that does the whole exercise",
+    "another name": "the lesson, imported under a name that is not in the text",
     "memory": "the right result, and more is held than needed",
     "unit": "elements for bytes, bits for bytes, one rank's for all ranks'",
     "off by one": "one too many or too few, or counted from 1",
