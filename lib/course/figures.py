@@ -51,7 +51,7 @@ from course.chapters.ring.figures import chunk_tour, link_lanes, ring_circle
 from course.chapters.sequences.figures import ring_of_keys, ring_work
 from course.chapters.tensor.figures import half_twice, losses, split_block, who_talks
 from course.chapters.which.figures import one_memory, protocols, ring_path, winners
-from course.chapters.why.figures import filled, machine
+from course.chapters.why.figures import filled, machine, roofline_of
 from course.chapters.zero.figures import flat_layout, who_holds
 from minidist.plots.cells import stacked_bars
 from minidist.plots.curves import Curve, byte_ticks, curves, grouped_bars

@@ -2,7 +2,7 @@
 
 import pytest
 
-from course.chapters.why.costs import layer_costs
+from course.chapters.why.costs import layer_costs, operations_per_byte
 from course.pages.price import ask
 from minidist.planner.hardware import H100
 from minidist.planner.jobs import MEDIUM, sized
@@ -53,3 +53,15 @@ def test_a_layer_s_operations_are_13_widths_squared_and_attention_s_over_13_d_of
 def test_the_clock_reaches_just_under_half_of_the_peak_and_a_third_of_that_in_attention() -> None:
     assert 0.47 < H100.rate(4096) / H100.flops < 0.5
     assert 0.3 < H100.attention < 0.36
+
+
+def test_operations_per_byte_by_hand() -> None:
+    tokens, width, hidden = 8192, 4096, 14_336
+    product = 2 * tokens * width * hidden
+    moved = 2 * (tokens * width + tokens * hidden + width * hidden)
+    attention = 2 * tokens * tokens * width  # causal: half of the pairs, twice, by two products
+    read = 2 * tokens * (2 * width + 2 * 8 * 128)  # queries and results, keys and values
+    found = operations_per_byte("medium", tokens)
+    assert found["matrices"] == pytest.approx(product / moved)
+    assert found["attention"] == pytest.approx(attention / read)
+    assert min(found["matrices"], found["attention"]) > 5 * H100.flops / H100.bandwidth

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from course.drawing.sketches import Look, Point, note, sketch
 from minidist.planner.hardware import Accelerator
 from minidist.plots import style
+from minidist.plots.curves import Curve, curves
 from minidist.plots.style import COLORS, GREY, PART, PART_HATCH, box
 
 # In points, 72 to an inch, so that a link's width is exact.
@@ -91,6 +92,23 @@ def filled(models: Mapping[str, Mapping[str, float]], capacity: float, across: i
     axes.set(xlim=(-0.1, across), ylim=(top - GAP, -0.1), aspect="equal")
     style.legend_below(figure, 2)
     return figure
+
+
+def roofline_of(gpu: Accelerator, parts: Mapping[str, tuple[float, float]]) -> Figure:
+    """Parts of a step under a GPU's peak: operations per byte → operations per second."""
+    ridge = gpu.flops / gpu.bandwidth
+    ends = [0.25, ridge, 8192]
+    roof = [min(gpu.flops, x * gpu.bandwidth) / 1e12 for x in ends]
+    lines = [Curve("peak", ends, roof, predicted=True)]
+    for color, (name, (x, y)) in enumerate(parts.items(), 1):
+        lines.append(Curve(name, [x], [y / 1e12], color))
+    ticks = {0.5: "½", 8: "8", 64: "64", 512: "512", 4096: "4,096"}
+    return curves(
+        {"TFLOP per second": lines},
+        x_label="operations per byte",
+        x_ticks=ticks,
+        marks={f"{ridge:.0f}": ridge},
+    )
 
 
 def _fill(axes: Axes, top: float, start: float, end: float, part: str, across: int) -> None:
