@@ -48,8 +48,8 @@ def life_of_buckets(*options: dict[str, Any]) -> list[list[str]]:
     That column says how many gradients are ready as the first bucket of each step leaves.
     """
     rows = []
-    lives, _ = minidist.launch(lambda: [*map(buckets_of_steps, options)], 2, device="cpu")
-    for each, steps in zip(options, lives, strict=True):
+    for each in options:
+        steps, _ = minidist.launch(buckets_of_steps, 2, each, device="cpu")
         name = ", ".join(f"`{key}={value}`" for key, value in each.items())
         sizes = [" + ".join(str(mib) for mib, _ in step) for step in steps]
         first = ", ".join(str(step[0][1]) for step in steps)
