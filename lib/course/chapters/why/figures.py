@@ -94,14 +94,18 @@ def filled(models: Mapping[str, Mapping[str, float]], capacity: float, across: i
     return figure
 
 
-def roofline_of(gpu: Accelerator, parts: Mapping[str, tuple[float, float]]) -> Figure:
-    """Parts of a step under a GPU's peak: operations per byte → operations per second."""
+def roofline_of(gpu: Accelerator, per_byte: Mapping[str, float], rate: float) -> Figure:
+    """Parts of a step under a GPU's peak, by their operations per byte.
+
+    Matrices compute at this rate, attention at its share of it; what memory limits, at the limit.
+    """
     ridge = gpu.flops / gpu.bandwidth
     ends = [0.25, ridge, 8192]
     roof = [min(gpu.flops, x * gpu.bandwidth) / 1e12 for x in ends]
     lines = [Curve("peak", ends, roof, predicted=True)]
-    for color, (name, (x, y)) in enumerate(parts.items(), 1):
-        lines.append(Curve(name, [x], [y / 1e12], color))
+    for color, (name, x) in enumerate(per_byte.items(), 1):
+        reached = rate * (gpu.attention if name == "attention" else 1)
+        lines.append(Curve(name, [x], [min(reached, x * gpu.bandwidth) / 1e12], color))
     ticks = {0.5: "½", 8: "8", 64: "64", 512: "512", 4096: "4,096"}
     return curves(
         {"TFLOP per second": lines},
