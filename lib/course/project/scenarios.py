@@ -80,6 +80,8 @@ def ring(file: Any, comm: Tally, drawn: Drawn, collective: str) -> Iterator[Foun
         slips = {f"It is the part of rank {r}.": right[r] for r in range(ranks) if r != comm.rank}
         unfinished = "It is this rank's own part, to which nothing was added: was another chunk "
         slips[f"{unfinished}finished here?"] = every[comm.rank, comm.rank]
+        told = "Its right neighbor adds what a rank sends to a chunk of another number"
+        slips |= {f"{told} ({by} less).": crossed(every, by)[comm.rank] for by in range(1, ranks)}
         yield Found("this rank's part of the sum", part, right[comm.rank], slips)
         yield Found("the input, which must stay as it was,", own, every[comm.rank])
     else:
@@ -90,6 +92,16 @@ def ring(file: Any, comm: Tally, drawn: Drawn, collective: str) -> Iterator[Foun
             for by in range(1, ranks)
         }
         yield Found("what is gathered", own, every[:, 0], shifted)
+
+
+def crossed(every: Tensor, by: int) -> Tensor:
+    """What ranks end with if each adds to the chunk whose number is `by` less than what it got."""
+    own, ranks = every.clone(), range(len(every))
+    for step in ranks[:-1]:
+        sent = [own[rank, (rank - 1 - step + by) % len(ranks)].clone() for rank in ranks]
+        for rank in ranks:
+            own[rank, (rank - 2 - step) % len(ranks)] += sent[rank - 1]
+    return own[ranks, ranks]
 
 
 COLLECTIVES: Cases = {name: (name,) for name in ("reduce_scatter", "all_gather", "all_reduce")}
