@@ -67,11 +67,11 @@ def refused(source: str) -> str:
     return ""
 
 
-def judge_again(source: str, puzzle: Puzzle, limit: float = SECONDS) -> tuple[int, str]:
-    """The stars of an answer, and a sentence if it has none; `limit` is in seconds."""
+def judge_again(source: str, puzzle: Puzzle, patience: float = 1) -> tuple[int, str]:
+    """The stars of an answer, and a sentence if it has none; in `patience` times its seconds."""
     if why := refused(source):
         return 0, f"{why}."
-    context = multiprocessing.get_context("fork")
+    context, limit = multiprocessing.get_context("fork"), patience * SECONDS
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_judge, args=(theirs, source, puzzle.task))
     process.start()
