@@ -4,7 +4,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -13,7 +12,7 @@ import torch.distributed as dist
 
 import minidist
 from course.ask import wire
-from course.ask.verdict import Wrong
+from course.ask.verdict import OURS, TORCHS, Wrong
 from minidist.collectives.call import Call
 from minidist.parallel.fsdp.unit import Unit
 
@@ -31,8 +30,6 @@ METHODS = {
     **{name: name for name in ("broadcast", "gather", "scatter", "reduce")},
 }  # fmt: skip
 MESSAGES = {"send": "isend", "recv": "irecv", "recv_anysource": "irecv"}  # method → function
-OURS = tuple(f"{Path(__file__).parents[2] / name}/" for name in ("course", "minidist"))
-TORCHS = str(Path(torch.__file__).parent)
 
 
 def without_torch(instead: str, allowed: str = "") -> AbstractContextManager[None]:

@@ -44,14 +44,9 @@ IN_A_CALL = re.compile(
 )
 COURSE = "/lib/course/"  # in the path of a grader's own file
 NOBODYS = (COURSE, "/site-packages/", "/lib/python")  # in that of a file that is not a learner's
-LIB = Path(__file__).parents[2]
-NOT_THEIRS = tuple(
-    {
-        *(f"{LIB / name}/" for name in ("course", "minidist")),
-        str(Path(torch.__file__).parent),
-        *sysconfig.get_paths().values(),
-    }
-)
+OURS = tuple(f"{Path(__file__).parents[2] / name}/" for name in ("course", "minidist"))
+TORCHS = str(Path(torch.__file__).parent)
+NOT_THEIRS = (*OURS, TORCHS, *sysconfig.get_paths().values())
 LESSON = "from_scratch"
 PRINTED = 5000  # characters of a learner's output that are shown
 COLORS = {"right": "#1a7f37", "wrong": "#cf222e", "not yet": "#8c959f"}

@@ -199,7 +199,7 @@ def of_all(costs: Sequence[Cost]) -> Cost:
 SPARE = {
     "peak": 1.1,
     "kept": 1.25,
-    "wire": 1.1,
+    "wire": wire.SPARE[0],
 }  # buckets are cut differently; pages are shared with others
 TOO_MUCH = {  # more than from_scratch's
     "nbytes": "all ranks together send {own:,} bytes in a step, {many:.1f} (N - 1) times the "
