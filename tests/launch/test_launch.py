@@ -107,6 +107,11 @@ def test_values_are_in_the_order_of_ranks_and_random_numbers_differ_and_repeat()
         assert len(set(library)) == 3
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such policy")
+def test_ranks_that_share_cores_do_not_preempt_each_other() -> None:
+    assert launch(os.sched_getscheduler, 2, 0) == [os.SCHED_BATCH] * 2
+
+
 def test_output_is_in_rank_order_and_marked_whoever_wrote_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
