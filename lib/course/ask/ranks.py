@@ -18,6 +18,9 @@ from course.ask.forbidden import nothing_but
 from course.ask.verdict import Grader, Wrong, draws, many, on_ranks, without_lesson
 from minidist.collectives.runtime.executor import Sent
 from minidist.comm.counted import Counted
+from minidist.launch.process import PRELOAD
+
+PRELOAD.append(__name__)  # ranks are forked from a process that has it
 
 WORLDS, OTHERS = (3, 5), (2, 4)  # always, and of which one is drawn
 REAL = f"on {WORLDS[0]}, {WORLDS[1]} and {{drawn}} real processes"  # as `graded` fills it in

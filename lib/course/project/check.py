@@ -17,6 +17,9 @@ from course.project.models import WHY, Drawn
 from course.project.scenarios import Tally
 from course.project.submission import found
 from minidist.comm.ours import Ours
+from minidist.launch.process import PRELOAD
+
+PRELOAD.append(__name__)  # ranks are forked from a process that has it
 
 TOLERANCE = 1e-9  # in float64, where only the order of sums can make a difference
 ENOUGH = 0.8  # share of `from_scratch`'s bytes: numbers of tokens may be shorter than its int64
