@@ -137,6 +137,7 @@ def numbered(axes: Axes) -> None:
     """An axis with numbers below rows of cells."""
     axes.spines[["left", "bottom"]].set_visible(True)
     axes.xaxis.set_major_locator(AutoLocator())
+    axes.xaxis.set_major_formatter("{x:,g}")
     axes.tick_params(axis="x", length=3)
     axes.label_outer()
 
@@ -157,7 +158,7 @@ def stacked_bars(
     looks = {part: style.part_look(part, number) for number, part in enumerate(parts)}
     rows = {}
     for name, own in bars.items():
-        sums = [] if marks else [ending(f"{sum(own.values()):.0f}")]
+        sums = [] if marks else [ending(f"{sum(own.values()):,.0f}")]
         rows[name] = [*(bar(looks[part], amount) for part, amount in own.items()), *sums]
     figure, axes = style.single(size=(3.7, 0.36 * len(bars) + 1.1))
     cells(axes, rows, tall=0.6, margin=0)
