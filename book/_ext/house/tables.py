@@ -6,7 +6,7 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.transforms.post_transforms import SphinxPostTransform
 
-NUMBER = re.compile(r"[~≈<>≤≥+−–-]?\s*\d[\d,. ]*(?:×|%|[^\W\d_]{0,3}(?:/s)?)?")
+NUMBER = re.compile(r"(?:\(no\)\s)?[~≈<>≤≥+−–-]?\s*\d[\d,. ]*(?:×|%|[^\W\d_]{0,3}(?:/s)?)?")
 NOTHING = {"", "–", "—", "-"}
 
 

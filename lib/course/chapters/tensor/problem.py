@@ -23,9 +23,9 @@ def _row(ranks: int) -> list[Any]:
         for job in ("medium", "large")
     )
     peak = ask("peak", "medium", **how)
-    fits = "" if peak < ROOM * H100.memory else " (no)"
+    fits = "" if peak < ROOM * H100.memory else "(no)\N{NO-BREAK SPACE}"
     shares = [f"{each[1] / each[0]:.0%}" for each in (medium, large)]
-    return [ranks, f"{peak / 1e9:.0f}{fits}", *medium, *shares]
+    return [ranks, f"{fits}{peak / 1e9:.0f}", *medium, *shares]
 
 
 def per_byte() -> float:
