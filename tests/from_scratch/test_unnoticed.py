@@ -253,7 +253,7 @@ ROWS: dict[str, dict[str, tuple[Callable[..., Result], Any]]] = {
     },
     "experts": {"`clip_grad_norm_(layer.parameters())` of `Experts`": (expert_norm, None)},
     "tensor": {
-        "`clip_grad_norm_(block.parameters())`": (block_norm, None),
+        "`clip_grad_norm_` of `block.parameters()`": (block_norm, None),
         "other tokens on each rank, without `sequence`": (other_tokens, None),
         "DDP among the ranks that share a layer": (around_a_block, None),
         "one weight in two blocks": (in_two_blocks, None),
@@ -263,7 +263,7 @@ ROWS: dict[str, dict[str, tuple[Callable[..., Result], Any]]] = {
         "another `every` on a rank": (other_rounds, None),
         "buffers that change in training": (kept_buffers, None),
     },
-    "pipelines": {"`clip_grad_norm_(pipeline.parameters())`": (pipeline_norm, None)},
+    "pipelines": {"`clip_grad_norm_` of `pipeline.parameters()`": (pipeline_norm, None)},
 }
 
 
