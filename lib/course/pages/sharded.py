@@ -143,7 +143,7 @@ def muon_rows(update: Mapping[str, Sequence[float]]) -> list[list[Any]]:
         "products": ("matrix products, ms", 1e3),
     }
     rows = [[name, *(each * unit for each in update[what])] for what, (name, unit) in names.items()]
-    return [[*row, *[""] * (4 - len(row))] for row in rows]
+    return [[*row, *["–"] * (4 - len(row))] for row in rows]
 
 
 # ---- FSDP's units: the medium job on 128 GPUs ----

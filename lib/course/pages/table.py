@@ -6,9 +6,9 @@ from IPython.display import Markdown
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> Markdown:
-    """A table with these column names. Numbers stand to the right; a cell may be ""."""
+    """A table with these column names. Numbers stand to the right; a cell may be "" or "–"."""
     body = [list(row) for row in rows]
-    numbers = [all(isinstance(row[i], int | float) or row[i] == "" for row in body)
+    numbers = [all(isinstance(row[i], int | float) or row[i] in ("", "–") for row in body)
                for i in range(len(head))]  # fmt: skip
     lines = [head, ["---:" if number else "---" for number in numbers], *body]
     text = "\n".join(f"| {' | '.join(map(_text, line))} |" for line in lines)
