@@ -122,9 +122,9 @@ def layers_alone(record: str = "gpu_rates") -> dict[tuple[int, str], dict[str, A
 def layer_bars() -> Figure:
     """TFLOP/s of a layer of each job by the H100's clock, and as two GPUs reached it."""
     groups = {"the H100's clock": [clock(job) / 1e12 for job in JOBS.values()]}
+    gpus = {"H100": layers_alone(), "H200": layers_alone("gpu_rates_h200")}
     for way in ("autocast", "bf16"):
-        for gpu, record in (("H100", "gpu_rates"), ("H200", "gpu_rates_h200")):
-            found = layers_alone(record)
+        for gpu, found in gpus.items():
             groups[f"{gpu}, {way}"] = [found[job.width, way]["tflops"] for job in JOBS.values()]
     return grouped_bars(groups, [*JOBS], y_label="TFLOP/s of a layer")
 
