@@ -93,7 +93,7 @@ def failures(record: Mapping[str, Any]) -> Figure:
     cells(axes, bars, tall=0.72, margin=0)
     axes.spines["left"].set_visible(True)
     used = dict.fromkeys(category for _, category, _ in shown if category)
-    style.legend_below(figure, 3, {name: CAUSES[name] for name in used})
+    style.legend_below(figure, 3, {name: {"fc": CAUSES[name], "alpha": 0.75} for name in used})
     return figure
 
 
