@@ -13,7 +13,7 @@ from sphinx.application import Sphinx
 CODE = re.compile(r'<div class="highlight">(<pre>(.*?)</pre>)', re.DOTALL)
 RUNS = ("<pre><span></span>", "\n</pre>")  # around the lines of a block
 TAG = re.compile(r"<[^>]*>")
-INDENT = re.compile(r'(?:<span class="w">)? +(?:</span>)?')
+INDENT = re.compile(r"(<span[^>]*>)?( +)(</span>)?")
 BEFORE = re.compile(r'(?=<span class="o">\.</span>)')
 AFTER = re.compile(r"(?<=[(\[{]</span>)")
 FITS = 80  # columns for which there is always room
@@ -43,12 +43,12 @@ def in_lines(block: str) -> str:
 
 
 def one_line(line: str) -> str:
-    found = INDENT.match(line)
-    indent = found[0] if found else ""
-    spaces = len(TAG.sub("", indent))
-    code = AFTER.sub("<wbr>", BEFORE.sub("<wbr>", line[len(indent) :]))
-    within = f'<span class="in">{indent}</span>' if spaces else ""
-    style = f' style="--in: {spaces}"' if spaces else ""
+    within = style = ""
+    if found := INDENT.match(line):
+        tag, spaces, closed = found.groups()  # of a string over several lines they are a part
+        within, style = f'<span class="in">{spaces}</span>', f' style="--in: {len(spaces)}"'
+        line = ("" if closed else tag or "") + line[found.end() :]
+    code = AFTER.sub("<wbr>", BEFORE.sub("<wbr>", line))
     return f'<span class="line"{style}>{within}{code}\n</span>'
 
 
