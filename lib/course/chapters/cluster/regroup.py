@@ -29,17 +29,18 @@ from minidist.launch.cleanup import Interrupts, job
 from minidist.launch.outcome import Returned
 
 STEPS, DIES_AT, RANKS = 6, 3, 3
+TIMEOUT = timedelta(seconds=300)  # of a call in a group
 GRACE = timedelta(seconds=5)  # in which a survivor comes to the new group
 
 
 def train(rank: int, store: Store) -> dict[str, Any]:
-    """Train on what is left of `RANKS` ranks; the last one kills itself before step `DIES_AT`."""
+    """Train on what is left; the last rank kills itself before step `DIES_AT`."""
     net, optimizer = begin()
     members, groups, step = list(range(RANKS)), list[int](), 0
     while step < STEPS:
-        order: dict[str, Any] = {"rank": members.index(rank), "world_size": len(members)}
         own = PrefixStore(f"group {len(groups)}", store)
-        dist.init_process_group("gloo", store=own, timeout=timedelta(seconds=300), **order)
+        place = {"rank": members.index(rank), "world_size": len(members)}
+        dist.init_process_group("gloo", store=own, timeout=TIMEOUT, **place)
         groups.append(len(members))
         model = DistributedDataParallel(net)
         try:
