@@ -79,7 +79,7 @@ def test_a_lab_on_the_road_begins_there_and_says_what_is_for_later() -> None:
         texts = [source for kind, source, _ in cells(lab) if kind == "markdown"]
         parts = re.findall(r"^## .+", "\n".join(texts), re.MULTILINE)
         assert parts[:2] == ["## On the road", FURTHER], lab.name
-        (first,) = re.findall(r"; the first (\d+) are on the road\.\*", texts[0])
+        (first,) = re.findall(r"; the first (\d+) minutes are on the road\.\*", texts[0])
         assert int(first) == round(lab_time(lab, on_road=True)), lab.name
         (more,) = re.findall(r"What follows takes another (\d+) minutes", "\n".join(texts))
         assert abs(int(first) + int(more) - lab.minutes) < 5, lab.name
