@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import AutoLocator
 
@@ -161,13 +162,15 @@ def stacked_bars(
         sums = [] if marks else [ending(f"{sum(own.values()):,.0f}")]
         rows[name] = [*(bar(looks[part], amount) for part, amount in own.items()), *sums]
     figure, axes = style.single(size=(3.7, 0.36 * len(bars) + 1.1))
-    cells(axes, rows, tall=0.6, margin=0)
+    end = cells(axes, rows, tall=0.6, margin=0)
     numbered(axes)
     handles: list[Artist] = [Patch(label=part, **look) for part, look in looks.items()]
     if marks:
+        axes.set_xlim(right=1.03 * end)  # no sum stands there, but the longest bar has an edge
         at = [marks[1][name] for name in bars]
-        look: dict[str, Any] = {"color": "black", "ls": "", "ms": 14, "mew": 2.5}
-        handles += axes.plot(at, [row + 0.5 for row in range(len(at))], "|", label=marks[0], **look)
+        look: dict[str, Any] = {"color": "black", "ls": "", "marker": "|", "mew": 2.5}
+        axes.plot(at, [row + 0.5 for row in range(len(at))], ms=14, **look)
+        handles.append(Line2D([], [], label=marks[0], ms=7, **look))
     if limit:
         axes.axvline(limit[1], color="black", linestyle="--", linewidth=1)
         style.on_top(axes, limit[1], limit[0])

@@ -35,6 +35,7 @@ PHASE = {
     "forward": COLORS[5],
     "backward": COLORS[0],
     "bucket": COLORS[1],
+    "all_reduce": COLORS[1],
     "reduce-scatter": COLORS[1],
     "all-gather": COLORS[4],
     "optimizer": COLORS[2],

@@ -57,8 +57,9 @@ def loss_over_bytes(curves: Iterable[Curve]) -> Figure:
     axes.xaxis.set_major_formatter("{x:g}")
     axes.margins(y=0.12)
     style.chart(axes, title="loss", x_label="MB sent per rank", grid=0.3)
-    lines = [Line2D([], [], color=GREY, label=name, **look) for name, look in momenta.items()]
-    style.legend_below(figure, 3, lines)
+    if len(momenta) > 1:
+        lines = [Line2D([], [], color=GREY, label=name, **look) for name, look in momenta.items()]
+        style.legend_below(figure, 3, lines)
     return figure
 
 
