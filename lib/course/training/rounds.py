@@ -78,7 +78,7 @@ def _text() -> tuple[Tensor, str]:
 
 
 def work_in_rounds(path: Path, worker: int, work: Work) -> Tensor:
-    """Train as a member of the quorum until it ends the training; return the weights."""
+    """Train as a member of the quorum until that ends; return the weights."""
     model = work.model()
     member: Any = Member(path, worker)
     optimizer = DiLoCo(work.inner(model), member, work.every, *work.outer)

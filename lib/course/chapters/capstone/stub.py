@@ -11,8 +11,8 @@ this node, and `cluster.across` those that have this rank's place on each node.
 from course.chapters.capstone.cluster import Cluster
 from minidist.train.gpt import GPT
 
-# Bytes that the fullest rank holds at the peak of a step, and that the busiest one sends
-# in it; seconds of a step on the cluster's clock. Without numbers no run starts.
+# Bytes that the fullest rank holds at the peak of a step, and that the busiest one
+# sends in it; seconds of a step on the cluster's clock. Without numbers no run starts.
 FORECAST = {"held": None, "sent": None, "seconds": None}
 
 

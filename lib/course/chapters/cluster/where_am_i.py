@@ -12,7 +12,7 @@ import minidist
 
 
 def here() -> dict[str, object]:
-    """The launcher's answers in the environment, and what this rank found out itself."""
+    """The launcher's answers in the environment, and what the rank found itself."""
     told = ["RANK", "WORLD_SIZE", "GROUP_RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"]
     master, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:  # nothing is sent
