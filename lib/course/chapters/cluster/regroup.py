@@ -39,7 +39,7 @@ def train(rank: int, store: Store) -> dict[str, Any]:
     members, groups, step = list(range(RANKS)), list[int](), 0
     while step < STEPS:
         own = PrefixStore(f"group {len(groups)}", store)
-        place = {"rank": members.index(rank), "world_size": len(members)}
+        place: dict[str, Any] = {"rank": members.index(rank), "world_size": len(members)}
         dist.init_process_group("gloo", store=own, timeout=TIMEOUT, **place)
         groups.append(len(members))
         model = DistributedDataParallel(net)
