@@ -55,7 +55,7 @@ def all_gather_chunks(chunks: list[Tensor]) -> None:
 
 
 def send_right_receive_left(outgoing: Tensor, incoming: Tensor) -> None:
-    """One step of the ring, both ways in one batch: apart, they hang on GPUs."""
+    """One step of the ring, both ways in one batch: apart, they can hang on GPUs."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     send = dist.P2POp(dist.isend, outgoing, (rank + 1) % ranks)
     receive = dist.P2POp(dist.irecv, incoming, (rank - 1) % ranks)
