@@ -202,19 +202,11 @@ def example() -> dict[str, float]:
         **{f"large_{ranks}": sum(both) for ranks, both in lost.items()},
         "hides": hides,
         "hides_piped": hides / 16,
-        "less_large": _less(LARGE),
-        "less_medium": _less(MEDIUM),
         "hides_many": rules.hidden_from(LARGE, H100, GPUS, strategy="hsdp"),
         "piece_hides": rules.hidden_piece(LARGE, H100),
         "context_2": rules.context_loss(LARGE, H100, 2),
         "shortest": rules.shortest_piece(LARGE, H100),
     }
-
-
-def _less(job: Sizes) -> float:
-    """How much less a tensor group's messages are of all compute than by the page's formula."""
-    by_hand = 2 / 9 * rate(H100, job.width) / H100.nvlink / job.width
-    return 1 - rules.tensor_loss(job, H100, 2)[0] / by_hand
 
 
 def expert_numbers() -> dict[str, float]:

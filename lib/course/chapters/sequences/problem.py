@@ -43,7 +43,7 @@ def layer_ms() -> tuple[float, float]:
 
 def numbers() -> dict[str, float]:
     """The page's numbers by name: GB, ms, TFLOP/s, percent of a layer's compute, tokens."""
-    (_, _, width_in, width_out), (_, _, _, ring_out) = cuts()
+    (_, _, width_in, width_out), _ = cuts()
     layers, logits = (each / 1e9 for each in memory())
     matrices, scores = layer_ms()
     of_matrices = rate(H100, MEDIUM.width) / 1e12
@@ -59,6 +59,5 @@ def numbers() -> dict[str, float]:
         "scores_rate": of_matrices * H100.attention,
         "tensor_share": percent * width_in,
         "tensor_out_share": percent * width_out,
-        "ring_out": ring_out,
         "ring_tokens": 2 * H100.flops / H100.network / 4,  # that hide it
     }
