@@ -1,0 +1,1 @@
+"""The chapter *Testing*: runs with a planted fault."""
