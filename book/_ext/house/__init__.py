@@ -73,12 +73,25 @@ def write_on_all_cores(app: Sphinx, env: BuildEnvironment) -> None:
         app.parallel = 1 + len(os.sched_getaffinity(0))  # ours only hands them out
 
 
+def write_the_rest(app: Sphinx, failed: Exception | None) -> None:
+    """Write pages that are missing once more, one by one, and so raise what kept them.
+
+    Sphinx 7's `ParallelTasks.add_task` catches a process's error, ends the others, and goes on.
+    """
+    pages = [] if failed else sorted(app.env.found_docs)
+    missing = [name for name in pages if not os.path.exists(app.builder.get_outfilename(name))]
+    if missing:
+        app.parallel = 1
+        app.builder.write(missing, missing, "again")
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     gc.disable()  # a build keeps nearly all that it makes: a quarter of its time went here
     app.connect("builder-inited", copy_mathjax)
     app.connect("autodoc-skip-member", skip_field)
     app.connect("missing-reference", find_elsewhere)
     app.connect("env-check-consistency", write_on_all_cores)
+    app.connect("build-finished", write_the_rest)
     content = (
         labs,
         lab_figures,
