@@ -81,7 +81,7 @@ def write_the_rest(app: Sphinx, failed: Exception | None) -> None:
     pages = [] if failed else sorted(app.env.found_docs)
     missing = [name for name in pages if not os.path.exists(app.builder.get_outfilename(name))]
     if missing:
-        app.parallel = 1
+        app.builder.parallel_ok = False
         app.builder.write(missing, missing, "again")
 
 
