@@ -119,8 +119,8 @@ def test_every_entry_finds_itself(tab: Page) -> None:
 def test_an_explanation_has_two_sentences_and_what_is_not_explained_is_said(tab: Page) -> None:
     search(tab, "[rank1]: Connection reset by peer")
     says = tab.locator("p.message + p.excerpt").inner_text()
-    assert says.startswith("While ranks meet, something else listens")
-    assert says.endswith("Later, it is usually the echo of a death.")
+    assert says.startswith("While ranks meet, another program listens")
+    assert says.endswith("Later, this is usually the echo of a rank’s death.")
     search(tab, "RuntimeError: mat1 and mat2 shapes cannot be multiplied (2x3 and 4x5)")
     said = tab.locator("p.message").all_inner_texts()
     assert said[0] == "This message is not among the error messages that the book explains."
