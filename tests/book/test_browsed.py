@@ -284,9 +284,13 @@ def test_a_line_of_code_goes_on_further_in_on_a_phone(tab: Page) -> None:
     open_page(tab, "book/ddp.html", PHONE)
     code = tab.locator("article .highlight pre:visible").first
     assert code.evaluate("it => getComputedStyle(it).whiteSpace") == "pre-wrap"
-    if tab.evaluate("CSS.supports('text-indent: 6ch hanging each-line')"):
-        indent = code.evaluate("it => getComputedStyle(it).textIndent")
-        assert indent.endswith("px hanging each-line")
+    inner = tab.locator("article .highlight pre:visible .line[style]").first
+    style = inner.evaluate(
+        "it => [getComputedStyle(it).paddingLeft, getComputedStyle(it).textIndent]"
+    )
+    further, back = (float(each.removesuffix("px")) for each in style)
+    begins = further + back  # it is as far in as its own spaces, and goes on further in
+    assert 0 < begins < further
     resize(tab, DESK)
     assert code.evaluate("it => getComputedStyle(it).whiteSpace") == "pre"
 

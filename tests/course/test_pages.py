@@ -18,5 +18,5 @@ def test_a_table_has_a_row_for_each_size_in_order() -> None:
         {("a", 1 << 20): 0.5, ("b", 1 << 20): 0.25, ("a", 4096): 1.5, ("b", 4096): 2.5}, "ab"
     )
     *_, small, large = shown.data.splitlines()
-    assert small == "| 4 KiB | 1.5 | 2.5 |"
+    assert small == "| 4 KiB | 1.5 | 2.50 |"
     assert large == "| 1 MiB | 0.5 | 0.25 |"
