@@ -109,6 +109,9 @@ def test_values_are_in_the_order_of_ranks_and_random_numbers_differ_and_repeat()
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such policy")
 def test_ranks_that_share_cores_do_not_preempt_each_other() -> None:
+    allowed = "import os; os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))"
+    if subprocess.run([sys.executable, "-c", allowed], capture_output=True).returncode:
+        pytest.skip("a sandbox forbids it")
     assert launch(os.sched_getscheduler, 2, 0) == [os.SCHED_BATCH] * 2
 
 
