@@ -161,3 +161,4 @@ def test_recorded_times_are_those_of_the_record_and_say_so() -> None:
     rows = sorted(ours, key=lambda row: (row["bytes"], row["ranks"]))
     decimals = [len(text.partition(".")[2]) for text in shown]
     assert shown == [f"{row['ratio']:.{n}f}" for row, n in zip(rows, decimals, strict=True)]
+    assert all(sum(map(str.isdigit, text.lstrip("0."))) >= 3 for text in shown), "digits that count"

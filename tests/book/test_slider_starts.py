@@ -20,7 +20,7 @@ STARTS = [
         "scaling",
         "scaling",
         r"256 ranks is ([\d.]+)% if the batch is kept and ([\d.]+)%",
-        r"On 256 ranks [a-z ]*strong scaling [a-z]+ (\d+) ?%, [a-z ]*weak scaling (\d+) ?%",
+        r"On 256 ranks the efficiency of strong scaling is (\d+) ?%, that of weak scaling (\d+) ?%",
     ),
     ("zero", "state", r"DDP would need (\d+) GB", r"one copy would take (\d+) GB"),
     ("beyond", "grid", r"A step takes ([\d.]+) s", r"\bsum ([\d.]+) "),

@@ -10,10 +10,11 @@ DIGITS = 4  # of a number that is written with as many decimals as the others of
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> Markdown:
     """A table with these column names. Numbers stand to the right; a cell may be "" or "–"."""
     body = [list(row) for row in rows]
-    numbers = [all(isinstance(row[i], int | float) or row[i] in ("", "–") for row in body)
-               for i in range(len(head))]  # fmt: skip
-    columns = [_column([row[i] for row in body]) for i in range(len(head))]
-    lines = [head, ["---:" if number else "---" for number in numbers], *zip(*columns, strict=True)]
+    columns = [[row[i] for row in body] for i in range(len(head))]
+    numbers = (all(isinstance(cell, int | float) or cell in ("", "–") for cell in column)
+               for column in columns)  # fmt: skip
+    rule = ["---:" if number else "---" for number in numbers]
+    lines = [head, rule, *zip(*map(_column, columns), strict=True)]
     text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     return Markdown(text)  # type: ignore[no-untyped-call]
 

@@ -62,10 +62,10 @@ def _run(launcher: Launcher, backend: str, timeout: float) -> object:
         for seed in (torch.manual_seed, np.random.seed, random.seed):
             seed(rank)
         torch.set_num_threads(1)  # ranks share the cores
-        if device.type == "cpu":
-            _yield_cores()
         if device.type == "cuda":
             torch.cuda.set_device(device)
+        else:
+            _yield_cores()
         dist.init_process_group(
             backend,
             store=FileStore(str(launcher.folder / "rendezvous"), ranks),
