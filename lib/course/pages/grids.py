@@ -257,7 +257,6 @@ def summary() -> dict[str, float]:
     dense = [each for each in aside if not each.row["sizes"].experts]
     mixed = [each for each in aside if each.row["sizes"].experts]
     told = held(aside)
-    fast = speeds(found)
     bad = [each for each in _worst(aside) if each.row["source"] == "playbook"]
     one, two = (turn(found, "Llama-like 80B", 128, 8, 4, batch) for batch in (1, 2))
     return {
@@ -277,12 +276,9 @@ def summary() -> dict[str, float]:
         "worst_of": len(_worst(aside)),
         "worst_playbook": len(bad),
         "worst_playbook_over": sum(_off(each) > 0 for each in bad) / len(bad),
-        "worst_playbook_most": 1 + max(map(_off, bad)),
         "worst_playbook_gpus": min(each.row["gpus"] for each in bad),
         "turn_one": one,
         "turn_two": two,
-        "slowest": min(fast.values()),
-        "fastest": max(fast.values()),
     }
 
 
